@@ -1,0 +1,68 @@
+"""Seeds of the noise, different wherever the noise has to be."""
+
+import contextlib
+import numbers
+
+import keras
+
+from keras_vdrop.validation import invalid
+
+
+class NoiseSeedGenerator(keras.random.SeedGenerator):
+    """A `keras.random.SeedGenerator` that is safe for weight noise.
+
+    - Replicas of `tf.distribute` and ranks of `torch.distributed` draw
+      different noise. (On JAX, Keras traces one program for all devices.)
+    - Layers with seeds 1, 2, 3... draw different noise on torch too, where
+      Keras adds the seed to the number of draws, so that layer 1 would repeat
+      the noise of layer 2 one step later.
+    - A rematerialized call can be run again with the noise it had.
+
+    Args:
+        seed: Integer or `None`, for a random seed.
+    """
+
+    def __init__(self, seed=None):
+        if seed is not None:
+            if not isinstance(seed, numbers.Integral):
+                raise invalid("seed", "an integer or None", seed)
+            # Knuth's multiplicative hash: neighbours come to lie millions of
+            # draws apart.
+            seed = int(seed) * 2654435761 % 2**31
+        super().__init__(seed)
+        self._held = None
+
+    def next(self, ordered=True):
+        if self._held is not None:
+            return self._held
+        return _on_this_replica(super().next(ordered))
+
+    @contextlib.contextmanager
+    def hold(self, seed):
+        """Every draw inside this scope gets `seed`."""
+        self._held = seed
+        try:
+            yield
+        finally:
+            self._held = None
+
+
+def _on_this_replica(seed):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        replica = tf.distribute.get_replica_context()
+        if replica is not None and replica.num_replicas_in_sync > 1:
+            return tf.random.experimental.stateless_fold_in(
+                seed, replica.replica_id_in_sync_group
+            )
+    if keras.backend.backend() == "torch":
+        import torch.distributed
+
+        if torch.distributed.is_available() and (
+            torch.distributed.is_initialized()
+        ):
+            rank = torch.distributed.get_rank()
+            offset = seed.new_tensor([rank * 2654435761 % 2**31, 0])
+            return seed + offset
+    return seed

@@ -1,0 +1,51 @@
+"""One wording for every refused argument."""
+
+import numbers
+
+
+def invalid(argument, expected, value, fix=""):
+    """The error for a bad argument: what was expected, what came, the fix."""
+    message = (
+        f"Invalid value for argument `{argument}`. Expected {expected}. "
+        f"Received: {argument}={value!r}"
+    )
+    return ValueError(f"{message}. {fix}" if fix else message)
+
+
+def check_choice(argument, value, choices):
+    if not isinstance(value, str) or value not in choices:
+        raise invalid(argument, f"one of {tuple(choices)}", value)
+    return value
+
+
+def check_bool(argument, value):
+    if not isinstance(value, bool):
+        raise invalid(argument, "a bool", value)
+    return value
+
+
+def check_positive(argument, value):
+    """A finite number above zero, as a float that JSON can hold."""
+    if not _is_number(value) or not 0 < value < float("inf"):
+        raise invalid(argument, "a finite float above 0", value)
+    return float(value)
+
+
+def check_rate(argument, value):
+    if not _is_number(value) or not 0 < value < 1:
+        raise invalid(argument, "a float in (0, 1)", value)
+    return float(value)
+
+
+def check_count(argument, value):
+    if (
+        not isinstance(value, numbers.Integral)
+        or isinstance(value, bool)
+        or value <= 0
+    ):
+        raise invalid(argument, "a positive integer", value)
+    return int(value)
+
+
+def _is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
