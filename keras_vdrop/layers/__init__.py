@@ -1,3 +1,5 @@
+"""The variational layers."""
+
 from keras_vdrop.layers.conv import VariationalConv1D
 from keras_vdrop.layers.conv import VariationalConv2D
 from keras_vdrop.layers.conv import VariationalConv3D

@@ -119,7 +119,9 @@ class VariationalNoise:
                 "with `adaptive=False`."
             )
         kl = self._kl_count * ops.sum(self.kl(log_alpha))
-        return ops.multiply(self.kl_weight, kl)
+        loss = ops.multiply(self.kl_weight, kl)
+        # Keras's losses are of this dtype, and tensorflow adds no others.
+        return ops.cast(loss, keras.config.floatx())
 
     def _constrain(self, log_alpha):
         return ops.minimum(log_alpha, math.log(self.max_alpha))

@@ -1,0 +1,127 @@
+"""No NaN and no infinity, in value or gradient."""
+
+import keras
+import numpy as np
+import pytest
+from backends import gradients
+from cases import build
+from cases import every_layer_and_noise
+from cases import every_noise
+from cases import twin
+
+import keras_vdrop
+
+
+def assert_finite(layer, inputs, loss=keras.ops.mean):
+    for value in gradients(loss, layer, inputs):
+        assert np.all(np.isfinite(value))
+
+
+@every_layer_and_noise
+def test_zero_inputs(case, noise, granularity):
+    layer, inputs = build(case, noise=noise, granularity=granularity)
+    inputs[0] = 0
+    assert_finite(layer, inputs)
+    assert_finite(layer, np.zeros_like(inputs))
+
+
+@every_layer_and_noise
+def test_zero_weights(case, noise, granularity):
+    layer, inputs = build(
+        case,
+        noise=noise,
+        granularity=granularity,
+        kernel_initializer="zeros",
+    )
+    assert_finite(layer, inputs)
+
+
+@every_noise
+@pytest.mark.parametrize("log_alpha", [-200.0, -30.0, 0.0, 20.0])
+def test_extreme_alpha(noise, granularity, log_alpha):
+    layer, inputs = build("dense", noise=noise, granularity=granularity)
+    layer.log_alpha.assign(np.full(tuple(layer.log_alpha.shape), log_alpha))
+    inputs[0] = 0
+    assert_finite(layer, inputs)
+
+
+@every_noise
+@pytest.mark.parametrize("dtype", ["mixed_float16", "float16"])
+def test_float16_squares_beyond_its_range(noise, granularity, dtype):
+    layer, inputs = build(
+        "dense", noise=noise, granularity=granularity, dtype=dtype
+    )
+    inputs = np.full_like(inputs, 1000).astype("float16")
+    assert_finite(layer, inputs)
+    outputs = keras.ops.convert_to_numpy(layer(inputs, training=True))
+    assert outputs.dtype == "float16" and np.std(outputs) > 1
+
+
+@every_noise
+@pytest.mark.parametrize("scale", [1e-15, 1e-4, 1e4, 1e15])
+def test_noise_scales_with_its_inputs(noise, granularity, scale):
+    """A square root with an epsilon would not let it."""
+
+    def outputs(scale):
+        keras.utils.set_random_seed(0)
+        layer, inputs = build(
+            "dense",
+            noise=noise,
+            granularity=granularity,
+            bias_initializer="zeros",
+            seed=3,
+        )
+        drawn = layer(inputs * np.float32(scale), training=True)
+        return keras.ops.convert_to_numpy(drawn)
+
+    np.testing.assert_allclose(outputs(scale) / scale, outputs(1), rtol=1e-4)
+
+
+@every_layer_and_noise
+def test_empty_batch(case, noise, granularity):
+    layer, inputs = build(case, noise=noise, granularity=granularity)
+    # Not every plain convolution can: tensorflow's does not on a CPU.
+    try:
+        expected = twin(layer)(inputs[:0])
+    except Exception as error:
+        pytest.skip(f"the Keras layer itself fails: {type(error).__name__}")
+    found = layer(inputs[:0], training=True)
+    assert tuple(found.shape) == tuple(expected.shape)
+
+
+@pytest.mark.parametrize(
+    "dtype, compute, variable",
+    [
+        ("mixed_float16", "float16", "float32"),
+        ("mixed_bfloat16", "bfloat16", "float32"),
+        ("float16", "float16", "float32"),
+        ("bfloat16", "bfloat16", "float32"),
+        ("float64", "float64", "float64"),
+    ],
+)
+@every_noise
+def test_dtypes(dtype, compute, variable, noise, granularity):
+    if dtype == "float64" and keras.backend.backend() == "jax":
+        pytest.skip("jax has float64 only with a flag set for the process")
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras_vdrop.VariationalDense(
+                4, noise=noise, granularity=granularity, rate=0.2, dtype=dtype
+            ),
+            keras_vdrop.VariationalDropout(dtype=dtype),
+            keras_vdrop.VariationalDense(1, dtype=dtype),
+        ]
+    )
+    keras_vdrop.set_num_examples(model, 60_000)
+    layer = model.layers[0]
+    assert keras.backend.standardize_dtype(layer.log_alpha.dtype) == variable
+    assert keras.backend.standardize_dtype(layer.kl_weight.dtype) == variable
+    np.testing.assert_allclose(layer.kl_weight.numpy(), 1 / 60_000, rtol=1e-6)
+    x = np.random.normal(size=(8, 3))
+    outputs = model(x, training=True)
+    assert keras.backend.standardize_dtype(outputs.dtype) == compute
+    model.compile("adam", "mse")
+    history = model.fit(x, x[:, :1], epochs=2, verbose=0)
+    assert np.all(np.isfinite(history.history["loss"]))
+    assert all(np.all(np.isfinite(w)) for w in model.get_weights())
