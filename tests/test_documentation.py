@@ -20,7 +20,7 @@ MODULES = [
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def tests_of(module):
+def examples_in(module):
     finder = doctest.DocTestFinder(exclude_empty=True)
     return [
         test
@@ -34,7 +34,7 @@ def test_docstrings(module):
     runner = doctest.DocTestRunner(
         optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     )
-    for test in tests_of(module):
+    for test in examples_in(module):
         assert runner.run(test).failed == 0, test.name
 
 
@@ -44,7 +44,7 @@ def test_every_public_name_has_a_docstring_and_most_an_example():
     examples = {
         test.name.split(".")[-1]
         for module in MODULES
-        for test in tests_of(module)
+        for test in examples_in(module)
     }
     public = {name for name in keras_vdrop.__all__ if name != name.lower()}
     assert public | {"set_num_examples"} <= examples

@@ -38,7 +38,6 @@ class VariationalDense(VariationalKernel, keras.layers.Dense):
 
     Example:
 
-    >>> import keras
     >>> import numpy as np
     >>> import keras_vdrop
     >>> layer = keras_vdrop.VariationalDense(
@@ -46,8 +45,8 @@ class VariationalDense(VariationalKernel, keras.layers.Dense):
     ... )
     >>> layer(np.ones((2, 3))).shape == (2, 4)
     True
-    >>> layer.dropout_rates().round(2).tolist()
-    [0.2, 0.2, 0.2]
+    >>> layer.dropout_rates().round(2)
+    array([0.2, 0.2, 0.2], dtype=float32)
 
     Reference:
 
