@@ -1,9 +1,12 @@
 """KL divergence of a dropout posterior from its prior, for one weight.
 
 Each function maps `log_alpha`, elementwise, to the divergence in nats of
-`q(w) = N(theta, alpha * theta**2)` from the scale-invariant log-uniform prior
-(Kingma, Salimans, Welling 2015, appendix C). The prior is improper, so the
-divergence is known up to a constant: it is chosen to be 0 at `alpha = 1`.
+`q(w) = N(theta, alpha * theta**2)` from its prior: for `ard` the normal prior
+whose variance fits best, for the others the scale-invariant log-uniform prior
+(Kingma, Salimans, Welling 2015, appendix C). That prior is improper, so the
+divergence is known up to a constant. The paper's two functions hold for
+`alpha <= 1` and are 0 there; the others hold for every alpha and vanish as it
+grows.
 
 A function that holds only up to some alpha says so in its attribute
 `max_alpha`, and layers refuse to train beyond it.
@@ -12,6 +15,7 @@ A function that holds only up to some alpha says so in its attribute
 import keras
 from keras import ops
 
+from keras_vdrop.dtypes import at_least_float32
 from keras_vdrop.validation import invalid
 
 # Kingma, Salimans, Welling 2015, appendix C: the cubic in alpha that stands
@@ -19,6 +23,66 @@ from keras_vdrop.validation import invalid
 C1 = 1.16145124
 C2 = -1.50204118
 C3 = 0.58629921
+
+# Molchanov, Ashukha, Vetrov 2017, equation 14.
+K1 = 0.63576
+K2 = 1.87320
+K3 = 1.48695
+
+# Powers of tanh((log_alpha + SHIFT) / 2) in `exact`: truncated Chebyshev
+# series, which tests/test_divergence.py computes from the hypergeometric
+# function. The shorter one is as good as float32 can tell.
+SHIFT = 2.75
+EXACT_FLOAT32 = (
+    1.178609617,
+    -0.2109737196,
+    -0.2840627992,
+    -0.377258306,
+    -0.4019580191,
+    -0.2204806072,
+    0.1131720896,
+    0.2482511036,
+    0.03561434015,
+    -0.1279111227,
+    -0.002372454326,
+    0.08527862096,
+    -0.003216906335,
+    -0.03891260842,
+    -0.0004587489445,
+    0.00682524178,
+    -0.000145720856,
+)
+EXACT_FLOAT64 = (
+    1.1786095801438862,
+    -0.21097442528433463,
+    -0.28405655183070027,
+    -0.37722331051604575,
+    -0.40213560256176636,
+    -0.22098307576141516,
+    0.11514919997321091,
+    0.25140872725896767,
+    0.024332052356163176,
+    -0.13757922491953266,
+    0.034874722691024812,
+    0.096666402905610507,
+    -0.077814340946599206,
+    -0.022753543512049702,
+    0.087041031029362656,
+    -0.076153766639929744,
+    -0.041277745704978268,
+    0.14912960499411355,
+    -0.043968920365131407,
+    -0.15924988133433209,
+    0.10280095119798362,
+    0.11059217919989219,
+    -0.097792659304745027,
+    -0.049778982317751273,
+    0.053825414881719397,
+    0.013347359722060027,
+    -0.016662059100681172,
+    -0.0016294865268320337,
+    0.002256350275516057,
+)
 
 
 def polynomial(log_alpha):
@@ -44,7 +108,7 @@ def polynomial(log_alpha):
 
     - [Kingma, Salimans, Welling, 2015](https://arxiv.org/abs/1506.02557)
     """
-    log_alpha = ops.convert_to_tensor(log_alpha)
+    log_alpha = _as_float(log_alpha)
     alpha = ops.exp(log_alpha)
     # The cubic minus its value at 1, divided by alpha - 1: nothing cancels,
     # and the KL is exactly 0 at alpha = 1.
@@ -75,14 +139,109 @@ def lower_bound(log_alpha):
 
     - [Kingma, Salimans, Welling, 2015](https://arxiv.org/abs/1506.02557)
     """
-    return -0.5 * ops.convert_to_tensor(log_alpha)
+    return -0.5 * _as_float(log_alpha)
+
+
+def exact(log_alpha):
+    """The divergence itself, for every alpha.
+
+    `KL = t * 2F2(1, 1; 3/2, 2; -t)` with `t = 1 / (2 * alpha)`, which is twice
+    the integral of Dawson's function from 0 to `sqrt(t)`. It is computed as
+    `0.5 * log(1 + h / alpha)`, where `log(h)` is a smooth function that falls
+    from 1.27 to 0 as alpha grows, and is a polynomial here: one expression, to
+    rounding in float32 and to 1e-11 in float64.
+
+    Args:
+        log_alpha: Tensor, the logarithm of alpha.
+
+    Returns:
+        A tensor of the shape of `log_alpha`: the KL of one weight in nats.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_vdrop
+    >>> round(float(keras_vdrop.divergence.exact(np.zeros(()))), 5)
+    0.42669
+
+    Reference:
+
+    - [Kingma, Salimans, Welling, 2015](https://arxiv.org/abs/1506.02557)
+    """
+    log_alpha = _as_float(log_alpha)
+    dtype = keras.backend.standardize_dtype(log_alpha.dtype)
+    powers = EXACT_FLOAT64 if dtype == "float64" else EXACT_FLOAT32
+    z = ops.tanh(0.5 * (log_alpha + SHIFT))
+    log_h = powers[-1]
+    for coefficient in reversed(powers[:-1]):
+        log_h = log_h * z + coefficient
+    return 0.5 * ops.softplus(log_h - log_alpha)
+
+
+def sigmoid(log_alpha):
+    """The approximation of sparse variational dropout, for every alpha.
+
+    `KL = 0.5 * log(1 + 1 / alpha) + k1 * (1 - sigmoid(k2 + k3 * log(alpha)))`.
+
+    Args:
+        log_alpha: Tensor, the logarithm of alpha.
+
+    Returns:
+        A tensor of the shape of `log_alpha`: the KL of one weight in nats.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_vdrop
+    >>> round(float(keras_vdrop.divergence.sigmoid(np.zeros(()))), 5)
+    0.43124
+
+    Reference:
+
+    - [Molchanov, Ashukha, Vetrov, 2017](https://arxiv.org/abs/1701.05369)
+    """
+    log_alpha = _as_float(log_alpha)
+    return ard(log_alpha) + K1 * ops.sigmoid(-K2 - K3 * log_alpha)
+
+
+def ard(log_alpha):
+    """Automatic relevance determination, for every alpha.
+
+    `KL = 0.5 * log(1 + 1 / alpha)`: the divergence from a normal prior with
+    mean 0 and, for each weight, the variance that makes it smallest.
+
+    Args:
+        log_alpha: Tensor, the logarithm of alpha.
+
+    Returns:
+        A tensor of the shape of `log_alpha`: the KL of one weight in nats.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_vdrop
+    >>> round(float(keras_vdrop.divergence.ard(np.zeros(()))), 5)
+    0.34657
+
+    Reference:
+
+    - [Kharitonov, Molchanov, Vetrov, 2018](https://arxiv.org/abs/1811.00596)
+    """
+    return 0.5 * ops.softplus(-_as_float(log_alpha))
+
+
+def _as_float(log_alpha):
+    """A tensor of float32 at least."""
+    log_alpha = ops.convert_to_tensor(log_alpha)
+    return ops.cast(log_alpha, at_least_float32(log_alpha.dtype))
 
 
 polynomial.max_alpha = 1.0
 lower_bound.max_alpha = 1.0
 
 BUILT_IN = {
-    function.__name__: function for function in (polynomial, lower_bound)
+    function.__name__: function
+    for function in (polynomial, lower_bound, exact, sigmoid, ard)
 }
 
 

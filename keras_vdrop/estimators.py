@@ -2,12 +2,15 @@
 
 Pure functions of `linear(inputs, kernel)`, the linear map of the layer, so
 that each estimator is written once for every layer. `log_alpha` broadcasts
-against what it scales; `normal(shape, dtype)` draws standard normal noise.
+against what it scales; `normal(shape, dtype)` draws standard normal noise, in
+float32 at least: half-precision normals are coarse and have no tails.
 """
 
 import keras
 import numpy as np
 from keras import ops
+
+from keras_vdrop.dtypes import at_least_float32
 
 # The smallest normal float32, and bfloat16: far below any variance that can
 # matter, so that the square root is unbiased, and its gradient is finite where
@@ -21,7 +24,7 @@ def scale_noise(inputs, log_alpha, normal):
     # exp(log_alpha / 2), because sqrt(exp(log_alpha)) has no gradient once
     # alpha underflows.
     std = ops.exp(0.5 * log_alpha)
-    noise = std * normal(ops.shape(inputs), noise_dtype(dtype))
+    noise = std * normal(ops.shape(inputs), at_least_float32(dtype))
     return ops.multiply(inputs, ops.cast(1.0 + noise, dtype))
 
 
@@ -33,32 +36,37 @@ def correlated(linear, inputs, kernel, log_alpha, normal):
     return linear(scale_noise(inputs, log_alpha, normal), kernel)
 
 
-def independent(linear, inputs, kernel, log_alpha, granularity, normal):
+def independent(
+    linear,
+    inputs,
+    kernel,
+    variance,
+    normal,
+    input_scale=None,
+    output_scale=None,
+):
     """Independent weight noise, locally reparameterized (type B).
 
-    `linear(a, theta) + sqrt(linear(a**2, alpha * theta**2)) * zeta` with
-    `zeta ~ N(0, 1)`. Alpha multiplies the smallest tensor it can.
+    `linear(a, theta) + sqrt(linear(a**2, variance)) * zeta` with
+    `zeta ~ N(0, 1)`, where `variance` is that of the weights. A factor of it
+    that belongs to the inputs or to the outputs multiplies those instead,
+    which are smaller.
     """
     mean = linear(inputs, kernel)
     dtype = keras.backend.standardize_dtype(mean.dtype)
-    # Squares leave the range of float16; bfloat16 has that of float32.
-    variance_dtype = "float32" if dtype == "float16" else dtype
-    squared_inputs = ops.square(ops.cast(inputs, variance_dtype))
-    squared_kernel = ops.square(ops.cast(kernel, variance_dtype))
-    alpha = ops.cast(ops.exp(log_alpha), variance_dtype)
-    if granularity == "input":
-        squared_inputs = ops.multiply(squared_inputs, alpha)
-    elif granularity == "weight":
-        squared_kernel = ops.multiply(squared_kernel, alpha)
-    variance = linear(squared_inputs, squared_kernel)
-    if granularity in ("layer", "output"):
-        variance = ops.multiply(variance, alpha)
+    squares = ops.square(ops.cast(inputs, variance.dtype))
+    if input_scale is not None:
+        # tensorflow does not broadcast against sparse inputs.
+        input_scale = ops.broadcast_to(input_scale, ops.shape(squares))
+        squares = ops.multiply(squares, input_scale)
+    variance = linear(squares, variance)
+    if output_scale is not None:
+        variance = ops.multiply(variance, output_scale)
     std = ops.sqrt(ops.maximum(variance, TINY))
-    noise = normal(ops.shape(mean), noise_dtype(dtype))
+    noise = normal(ops.shape(mean), at_least_float32(dtype))
     return mean + ops.cast(std, dtype) * ops.cast(noise, dtype)
 
 
-def noise_dtype(dtype):
-    """Noise is drawn in float32 at least: half-precision normals are coarse
-    and cut their tails off."""
-    return keras.backend.result_type(dtype, "float32")
+def variance_dtype(dtype):
+    """Squares leave the range of float16; bfloat16 has that of float32."""
+    return "float32" if dtype == "float16" else dtype

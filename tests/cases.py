@@ -6,14 +6,15 @@ import pytest
 
 import keras_vdrop
 
-NOISES = [
-    ("independent", "layer"),
-    ("independent", "input"),
-    ("independent", "output"),
-    ("independent", "weight"),
-    ("correlated", "layer"),
-    ("correlated", "input"),
-]
+POSTERIORS = {
+    "layer": {},
+    "input": {"granularity": "input"},
+    "output": {"granularity": "output"},
+    "weight": {"granularity": "weight"},
+    "additive": {"granularity": "weight", "parameterization": "additive"},
+    "correlated-layer": {"noise": "correlated"},
+    "correlated-input": {"noise": "correlated", "granularity": "input"},
+}
 
 # Class, arguments, shape of one input.
 KERNEL_LAYERS = {
@@ -44,28 +45,29 @@ KERNEL_LAYERS = {
         {"filters": 2, "kernel_size": 2},
         (2, 3, 2, 2),
     ),
-}
-# TensorFlow has no channels-first convolution on a CPU.
-if keras.backend.backend() != "tensorflow":
-    KERNEL_LAYERS["conv2d_channels_first"] = (
+    "conv2d_channels_first": (
         keras_vdrop.VariationalConv2D,
         {"filters": 2, "kernel_size": 2, "data_format": "channels_first"},
         (3, 3, 2),
-    )
+    ),
+}
 
-# Every noise on one layer, and on the others one of each way to place alpha.
-LAYERS_AND_NOISES = [
-    (case, *noise)
+# Every posterior on one layer, and on the others one of each way to place
+# alpha.
+LAYERS_AND_POSTERIORS = [
+    pytest.param(case, posterior, id=f"{case}-{name}")
     for case in KERNEL_LAYERS
-    for noise in NOISES
-    if case == "dense" or noise[1] in ("input", "weight")
+    for name, posterior in POSTERIORS.items()
+    if case == "dense" or name in ("input", "additive", "correlated-input")
 ]
 
-every_layer_and_noise = pytest.mark.parametrize(
-    "case, noise, granularity", LAYERS_AND_NOISES
+every_layer_and_posterior = pytest.mark.parametrize(
+    "case, posterior", LAYERS_AND_POSTERIORS
 )
 every_kernel_layer = pytest.mark.parametrize("case", KERNEL_LAYERS)
-every_noise = pytest.mark.parametrize("noise, granularity", NOISES)
+every_posterior = pytest.mark.parametrize(
+    "posterior", POSTERIORS.values(), ids=POSTERIORS
+)
 
 
 def build(case, **arguments):
@@ -75,10 +77,19 @@ def build(case, **arguments):
     layer = cls(**own, **arguments)
     layer.build((None, *shape))
     generator = np.random.default_rng(1)
-    layer.log_alpha.assign(
-        generator.uniform(-2, 0, tuple(layer.log_alpha.shape))
-    )
+    log_alpha = generator.uniform(-2, 0, tuple(layer.log_alpha.shape))
+    set_log_alpha(layer, log_alpha)
     return layer, generator.normal(size=(2, *shape)).astype("float32")
+
+
+def set_log_alpha(layer, value):
+    value = np.broadcast_to(value, tuple(layer.log_alpha.shape))
+    if layer.parameterization == "additive":
+        kernel = keras.ops.convert_to_numpy(layer.kernel)
+        tiny = np.finfo("float32").tiny
+        layer.log_variance.assign(value + np.log(np.maximum(kernel**2, tiny)))
+    else:
+        layer.log_alpha.assign(value)
 
 
 def twin(layer, **changes):

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from backends import environment_of
 from backends import run_python
+from cases import every_posterior
 from run import INSTALLED
 
 import keras_vdrop
 
 
-def model_of_every_layer(noise="independent", granularity="weight"):
+def model_of_every_layer(**posterior):
     model = keras.Sequential(
         [
             keras.Input((4, 4, 2)),
             keras_vdrop.VariationalConv2D(
                 3,
                 2,
-                noise=noise,
-                granularity=granularity,
+                **posterior,
                 rate=0.2,
                 data_format="channels_last",
             ),
@@ -59,16 +59,9 @@ def assert_same(model, other):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
-@pytest.mark.parametrize(
-    "noise, granularity",
-    [
-        ("independent", "weight"),
-        ("independent", "layer"),
-        ("correlated", "input"),
-    ],
-)
-def test_keras_file(tmp_path, noise, granularity):
-    model = model_of_every_layer(noise, granularity)
+@every_posterior
+def test_keras_file(tmp_path, posterior):
+    model = model_of_every_layer(**posterior)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert_same(model, loaded)

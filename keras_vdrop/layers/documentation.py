@@ -19,6 +19,11 @@ rate: Float in (0, 1), the initial dropout rate p; the noise has variance
             no limit. The paper's is 1, a dropout rate of 0.5.
         kl: Name of a function of `keras_vdrop.divergence`, or a callable: the
             KL of one weight, as a function of log alpha.
+        parameterization: What is learned beside the kernel: alpha with
+            `"multiplicative"`, or with `"additive"` the variance of each
+            weight, from which alpha follows. `"additive"` takes
+            `noise="independent"` and `granularity="weight"`; its gradients
+            have less variance where alpha is large.
         estimator: `"local"`, local reparameterization.
         num_examples: Positive integer, the size of the training set, by which
             the KL is divided in the loss. `keras_vdrop.set_num_examples` sets

@@ -116,6 +116,7 @@ class VariationalDropout(VariationalNoise, keras.layers.Layer):
         log_alpha = ops.reshape(
             self.log_alpha, (-1,) + (1,) * self._trailing_axes
         )
+        inputs = self.floating(inputs)
         return estimators.scale_noise(inputs, log_alpha, self.normal)
 
     def compute_output_shape(self, input_shape):

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vdrop import estimators
 from keras_vdrop import validation
+from keras_vdrop.dtypes import at_least_float32
 from keras_vdrop.layers.documentation import document_arguments
 from keras_vdrop.layers.noise import VariationalNoise
 
@@ -44,30 +45,56 @@ class VariationalKernel(VariationalNoise):
             and not issubclass(base, VariationalNoise)
         )
 
-    def __init__(self, *args, noise="independent", estimator="local", **kwargs):
+    def __init__(
+        self,
+        *args,
+        noise="independent",
+        parameterization="multiplicative",
+        estimator="local",
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         self.noise = validation.check_choice(
             "noise", noise, ("independent", "correlated")
         )
+        self.parameterization = validation.check_choice(
+            "parameterization", parameterization, ("multiplicative", "additive")
+        )
         self.estimator = validation.check_choice(
             "estimator", estimator, ("local",)
         )
-        if noise == "correlated" and self.granularity not in (
-            VariationalNoise.granularities
-        ):
-            raise validation.invalid(
-                "granularity",
-                f"one of {VariationalNoise.granularities} with "
-                "noise='correlated'",
-                self.granularity,
-                "Use `noise='independent'` for one alpha for each output or "
-                "weight.",
-            )
+        self._check_posterior()
         for argument in UNSUPPORTED:
             if getattr(self, argument, None) is not None:
                 raise self._unsupported(f"`{argument}`")
         if self.quantization_mode is not None:
             raise self._unsupported(f"dtype={self.dtype_policy.name!r}")
+
+    def _check_posterior(self):
+        shared = VariationalNoise.granularities
+        if self.noise == "correlated" and self.granularity not in shared:
+            raise validation.invalid(
+                "granularity",
+                f"one of {shared} with noise='correlated'",
+                self.granularity,
+                "Use `noise='independent'` for one alpha for each output or "
+                "weight.",
+            )
+        needs = {
+            "noise": "independent",
+            "granularity": "weight",
+            "adaptive": True,
+        }
+        for argument, value in needs.items():
+            found = getattr(self, argument)
+            if self.parameterization == "additive" and found != value:
+                raise validation.invalid(
+                    argument,
+                    f"{value!r} with parameterization='additive', which has "
+                    "a variance to learn for each weight",
+                    found,
+                    f"Pass `{argument}={value!r}`.",
+                )
 
     def build(self, input_shape):
         super().build(input_shape)
@@ -86,6 +113,31 @@ class VariationalKernel(VariationalNoise):
         }
         self.add_noise_weights(shape[self.granularity], scales[self.noise])
 
+    @property
+    def noise_variable_name(self):
+        additive = self.parameterization == "additive"
+        return "log_variance" if additive else "log_alpha"
+
+    def log_alpha_offset(self):
+        if self.parameterization == "multiplicative":
+            return 0.0
+        dtype = at_least_float32(self.variable_dtype)
+        squares = ops.square(ops.cast(self.kernel, dtype))
+        return -ops.log(ops.maximum(squares, estimators.TINY))
+
+    @property
+    def log_alpha(self):
+        if self.parameterization == "multiplicative":
+            return self._noise_variable
+        return ops.add(self._noise_variable, self.log_alpha_offset())
+
+    @property
+    def log_variance(self):
+        """The variable of the additive posterior, or `None`."""
+        if self.parameterization == "multiplicative":
+            return None
+        return self._noise_variable
+
     def linear(self, inputs, kernel):
         """The layer without bias and activation, for any kernel."""
         raise NotImplementedError
@@ -101,10 +153,9 @@ class VariationalKernel(VariationalNoise):
         return outputs
 
     def _noisy_linear(self, inputs):
-        log_alpha = ops.convert_to_tensor(self.log_alpha)
-        if self.granularity != "weight":
-            log_alpha = self._over_channels(log_alpha, inputs)
+        inputs = self.floating(inputs)
         if self.noise == "correlated":
+            log_alpha = self._over_channels(self.log_alpha, inputs)
             return estimators.correlated(
                 self.linear, inputs, self.kernel, log_alpha, self.normal
             )
@@ -112,10 +163,23 @@ class VariationalKernel(VariationalNoise):
             self.linear,
             inputs,
             self.kernel,
-            log_alpha,
-            self.granularity,
-            self.normal,
+            normal=self.normal,
+            **self._weight_variance(inputs),
         )
+
+    def _weight_variance(self, inputs):
+        """In factors: of the weights, and of the inputs or the outputs."""
+        dtype = estimators.variance_dtype(self.compute_dtype)
+        if self.parameterization == "additive":
+            return {"variance": ops.cast(ops.exp(self.log_variance), dtype)}
+        alpha = ops.cast(ops.exp(self.log_alpha), dtype)
+        squares = ops.square(ops.cast(self.kernel, dtype))
+        if self.granularity == "weight":
+            return {"variance": ops.multiply(alpha, squares)}
+        alpha = self._over_channels(alpha, inputs)
+        if self.granularity == "input":
+            return {"variance": squares, "input_scale": alpha}
+        return {"variance": squares, "output_scale": alpha}
 
     def _channels_first(self):
         return getattr(self, "data_format", None) == "channels_first"
@@ -130,13 +194,13 @@ class VariationalKernel(VariationalNoise):
     def save_own_variables(self, store):
         super().save_own_variables(store)
         if self.built:
-            store["log_alpha"] = self.log_alpha
+            store[self.noise_variable_name] = self._noise_variable
             store["kl_weight"] = self.kl_weight
 
     def load_own_variables(self, store):
         super().load_own_variables(store)
         if self.built:
-            self.log_alpha.assign(store["log_alpha"])
+            self._noise_variable.assign(store[self.noise_variable_name])
             self.kl_weight.assign(store["kl_weight"])
 
     def enable_lora(self, *args, **kwargs):
@@ -163,5 +227,9 @@ class VariationalKernel(VariationalNoise):
         )
 
     def get_config(self):
-        config = {"noise": self.noise, "estimator": self.estimator}
+        config = {
+            "noise": self.noise,
+            "parameterization": self.parameterization,
+            "estimator": self.estimator,
+        }
         return {**super().get_config(), **config}

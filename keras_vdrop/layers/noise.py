@@ -3,11 +3,11 @@
 import math
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_vdrop import divergence
 from keras_vdrop import validation
+from keras_vdrop.dtypes import at_least_float32
 from keras_vdrop.seeds import NoiseSeedGenerator
 
 
@@ -43,7 +43,7 @@ class VariationalNoise:
         self.max_alpha = max_alpha
         if max_alpha is not None:
             self.max_alpha = validation.check_positive("max_alpha", max_alpha)
-        self.kl = divergence.get(kl)
+        self.divergence = divergence.get(kl)
         self.num_examples = num_examples
         if num_examples is not None:
             self.num_examples = validation.check_count(
@@ -67,33 +67,31 @@ class VariationalNoise:
                 "Lower `rate`, raise `max_alpha`, or fix the rate with "
                 "`adaptive=False`.",
             )
-        domain = getattr(self.kl, "max_alpha", math.inf)
+        domain = getattr(self.divergence, "max_alpha", math.inf)
         if bound > domain:
-            name = divergence.serialize(self.kl)
+            name = divergence.serialize(self.divergence)
             raise validation.invalid(
                 "max_alpha",
-                f"at most {domain}, where kl={name!r} ends to hold",
+                f"at most {domain}, where kl={name!r} ceases to hold",
                 self.max_alpha,
-                f"Use `max_alpha={domain}`, or a `kl` that holds for every "
-                "alpha.",
+                f"Use `max_alpha={domain}`, or `kl='exact'`, which holds for "
+                "every alpha.",
             )
 
     def add_noise_weights(self, shape, stands_for):
-        """Creates `log_alpha` and `kl_weight`, in float32 at least.
+        """Creates the variable of the noise and `kl_weight`.
 
         Args:
-            shape: Shape of `log_alpha`.
+            shape: Shape of the variable of the noise.
             stands_for: Number of random variables the KL is summed over, which
-                all the elements of `log_alpha` share evenly.
+                all its elements share evenly.
         """
-        dtype = keras.backend.result_type(self.variable_dtype, "float32")
+        dtype = at_least_float32(self.variable_dtype)
         self._kl_count = stands_for / math.prod(shape)
-        self.log_alpha = self.add_weight(
-            name="log_alpha",
+        self._noise_variable = self.add_weight(
+            name=self.noise_variable_name,
             shape=shape,
-            initializer=keras.initializers.Constant(
-                math.log(self.rate / (1 - self.rate))
-            ),
+            initializer=self._initial_noise,
             dtype=dtype,
             trainable=self.adaptive,
             autocast=False,
@@ -108,7 +106,31 @@ class VariationalNoise:
             autocast=False,
         )
 
-    def _kl_loss(self, log_alpha):
+    # What the variable of the noise is. Here it is log alpha itself.
+    noise_variable_name = "log_alpha"
+
+    def log_alpha_offset(self):
+        """Log alpha minus the variable of the noise."""
+        return 0.0
+
+    @property
+    def log_alpha(self):
+        """Log alpha: a variable, or a tensor where it is derived from some."""
+        return self._noise_variable
+
+    def _initial_noise(self, shape, dtype):
+        log_alpha = math.log(self.rate / (1 - self.rate))
+        return ops.full(shape, log_alpha, dtype) - self.log_alpha_offset()
+
+    def _constrain(self, value):
+        bound = math.log(self.max_alpha) - self.log_alpha_offset()
+        return ops.minimum(value, bound)
+
+    def _kl_nats(self, value):
+        log_alpha = value + self.log_alpha_offset()
+        return self._kl_count * ops.sum(self.divergence(log_alpha))
+
+    def _kl_loss(self, value):
         if self.num_examples is None:
             raise ValueError(
                 f"The loss of layer '{self.name}' is not known before the "
@@ -118,13 +140,13 @@ class VariationalNoise:
                 "or pass `num_examples` to the layer, or fix its dropout rate "
                 "with `adaptive=False`."
             )
-        kl = self._kl_count * ops.sum(self.kl(log_alpha))
-        loss = ops.multiply(self.kl_weight, kl)
+        loss = ops.multiply(self.kl_weight, self._kl_nats(value))
         # Keras's losses are of this dtype, and tensorflow adds no others.
         return ops.cast(loss, keras.config.floatx())
 
-    def _constrain(self, log_alpha):
-        return ops.minimum(log_alpha, math.log(self.max_alpha))
+    def kl(self):
+        """The KL of the layer's posterior from its prior of now, in nats."""
+        return float(ops.convert_to_numpy(self._kl_nats(self._noise_variable)))
 
     def _kl_weight_value(self):
         if self.num_examples is None:
@@ -146,8 +168,13 @@ class VariationalNoise:
 
     def dropout_rates(self):
         """The rates `p = alpha / (1 + alpha)` of now, as a numpy array."""
-        log_alpha = ops.convert_to_numpy(self.log_alpha)
-        return 1 / (1 + np.exp(-log_alpha))
+        return ops.convert_to_numpy(ops.sigmoid(self.log_alpha))
+
+    def floating(self, inputs):
+        """Inputs that noise can scale: Keras leaves integers as they are."""
+        if keras.backend.is_float_dtype(inputs.dtype):
+            return inputs
+        return ops.cast(inputs, self.compute_dtype)
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
         # Keras 3.15 (backend/*/core.py, `remat`) would run `call` again with
@@ -168,7 +195,7 @@ class VariationalNoise:
             "granularity": self.granularity,
             "adaptive": self.adaptive,
             "max_alpha": self.max_alpha,
-            "kl": divergence.serialize(self.kl),
+            "kl": divergence.serialize(self.divergence),
             "num_examples": self.num_examples,
             "kl_downscale": self.kl_downscale,
             "seed": self.seed,

@@ -45,7 +45,7 @@ def test_arguments_are_attributes(name):
     layer = make(name, **ARGUMENTS, kl="lower_bound")
     for argument, value in ARGUMENTS.items():
         assert getattr(layer, argument) == value
-    assert layer.kl is keras_vdrop.divergence.lower_bound
+    assert layer.divergence is keras_vdrop.divergence.lower_bound
     if name != "VariationalDropout":
         assert (layer.noise, layer.estimator) == ("independent", "local")
 

@@ -7,8 +7,8 @@ from cases import alpha_of_weights
 from cases import build
 from cases import draw
 from cases import every_kernel_layer
-from cases import every_layer_and_noise
-from cases import every_noise
+from cases import every_layer_and_posterior
+from cases import every_posterior
 from cases import moments
 
 import keras_vdrop
@@ -18,9 +18,9 @@ DRAWS = 20_000
 SIGMAS = 5
 
 
-@every_layer_and_noise
-def test_mean_and_variance(case, noise, granularity):
-    layer, inputs = build(case, noise=noise, granularity=granularity, seed=1)
+@every_layer_and_posterior
+def test_mean_and_variance(case, posterior):
+    layer, inputs = build(case, **posterior, seed=1)
     samples = draw(layer, inputs, DRAWS)
     mean, variance = moments(layer, inputs)
     error = np.sqrt(variance / DRAWS)
@@ -135,13 +135,11 @@ def test_variance_in_half_precision(dtype, noise):
 
 
 @pytest.mark.parametrize("case", ["dense", "conv2d_strides"])
-@every_noise
-def test_seeds(case, noise, granularity):
+@every_posterior
+def test_seeds(case, posterior):
     def outputs(seed, calls=2):
         keras.utils.set_random_seed(7)
-        layer, inputs = build(
-            case, noise=noise, granularity=granularity, seed=seed
-        )
+        layer, inputs = build(case, **posterior, seed=seed)
         drawn = [layer(inputs, training=True) for _ in range(calls)]
         return [keras.ops.convert_to_numpy(x) for x in drawn]
 

@@ -6,17 +6,15 @@ import pytest
 from backends import operations
 from cases import build
 from cases import every_kernel_layer
-from cases import every_layer_and_noise
+from cases import every_layer_and_posterior
 from cases import twin
 
 import keras_vdrop
 
 
-@every_layer_and_noise
-def test_same_outputs(case, noise, granularity):
-    layer, inputs = build(
-        case, noise=noise, granularity=granularity, activation="tanh"
-    )
+@every_layer_and_posterior
+def test_same_outputs(case, posterior):
+    layer, inputs = build(case, **posterior, activation="tanh")
     expected = keras.ops.convert_to_numpy(twin(layer)(inputs))
     for arguments in ({}, {"training": False}):
         found = keras.ops.convert_to_numpy(layer(inputs, **arguments))

@@ -7,7 +7,7 @@ from backends import gradients
 from cases import KERNEL_LAYERS
 from cases import build
 from cases import every_kernel_layer
-from cases import every_noise
+from cases import every_posterior
 
 import keras_vdrop
 
@@ -37,14 +37,12 @@ COUNTS = {
 
 
 @every_kernel_layer
-@every_noise
-def test_counts_weights_or_scales(case, noise, granularity):
+@every_posterior
+def test_counts_weights_or_scales(case, posterior):
     cls, own, shape = KERNEL_LAYERS[case]
-    layer = cls(
-        **own, rate=0.2, noise=noise, granularity=granularity, num_examples=7
-    )
+    layer = cls(**own, rate=0.2, **posterior, num_examples=7)
     layer.build((None, *shape))
-    count = COUNTS[case][noise == "correlated"]
+    count = COUNTS[case]["noise" in posterior]
     np.testing.assert_allclose(
         kl_of(layer), count * kl_of_rate(0.2) / 7, rtol=1e-5
     )
@@ -62,15 +60,15 @@ def test_dropout_layer_counts_its_axis(granularity, axis, count):
     )
 
 
-@every_noise
-def test_gradient_by_log_alpha(noise, granularity):
-    layer, inputs = build("dense", noise=noise, granularity=granularity)
+@every_posterior
+def test_gradient_by_log_alpha(posterior):
+    layer, inputs = build("dense", **posterior)
     log_alpha = keras.ops.convert_to_numpy(layer.log_alpha)
     # Without inputs nothing but the KL is left.
     *_, found = gradients(keras.ops.sum, layer, np.zeros_like(inputs))
     alpha = np.exp(log_alpha)
     slope = -np.polyval(np.polyder(CUBIC), alpha) * alpha - 0.5
-    count = COUNTS["dense"][noise == "correlated"] / alpha.size
+    count = COUNTS["dense"]["noise" in posterior] / alpha.size
     np.testing.assert_allclose(found, count * slope / 10, rtol=1e-5)
 
 

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from backends import gradients
 from cases import build
-from cases import every_layer_and_noise
-from cases import every_noise
+from cases import every_layer_and_posterior
+from cases import every_posterior
+from cases import set_log_alpha
 from cases import twin
 
 import keras_vdrop
@@ -17,57 +18,53 @@ def assert_finite(layer, inputs, loss=keras.ops.mean):
         assert np.all(np.isfinite(value))
 
 
-@every_layer_and_noise
-def test_zero_inputs(case, noise, granularity):
-    layer, inputs = build(case, noise=noise, granularity=granularity)
+@every_layer_and_posterior
+def test_zero_inputs(case, posterior):
+    layer, inputs = build(case, **posterior)
     inputs[0] = 0
     assert_finite(layer, inputs)
     assert_finite(layer, np.zeros_like(inputs))
 
 
-@every_layer_and_noise
-def test_zero_weights(case, noise, granularity):
+@every_layer_and_posterior
+def test_zero_weights(case, posterior):
     layer, inputs = build(
         case,
-        noise=noise,
-        granularity=granularity,
+        **posterior,
         kernel_initializer="zeros",
     )
     assert_finite(layer, inputs)
 
 
-@every_noise
+@every_posterior
 @pytest.mark.parametrize("log_alpha", [-200.0, -30.0, 0.0, 20.0])
-def test_extreme_alpha(noise, granularity, log_alpha):
-    layer, inputs = build("dense", noise=noise, granularity=granularity)
-    layer.log_alpha.assign(np.full(tuple(layer.log_alpha.shape), log_alpha))
+def test_extreme_alpha(posterior, log_alpha):
+    layer, inputs = build("dense", **posterior)
+    set_log_alpha(layer, log_alpha)
     inputs[0] = 0
     assert_finite(layer, inputs)
 
 
-@every_noise
+@every_posterior
 @pytest.mark.parametrize("dtype", ["mixed_float16", "float16"])
-def test_float16_squares_beyond_its_range(noise, granularity, dtype):
-    layer, inputs = build(
-        "dense", noise=noise, granularity=granularity, dtype=dtype
-    )
+def test_float16_squares_beyond_its_range(posterior, dtype):
+    layer, inputs = build("dense", **posterior, dtype=dtype)
     inputs = np.full_like(inputs, 1000).astype("float16")
     assert_finite(layer, inputs)
     outputs = keras.ops.convert_to_numpy(layer(inputs, training=True))
     assert outputs.dtype == "float16" and np.std(outputs) > 1
 
 
-@every_noise
+@every_posterior
 @pytest.mark.parametrize("scale", [1e-15, 1e-4, 1e4, 1e15])
-def test_noise_scales_with_its_inputs(noise, granularity, scale):
+def test_noise_scales_with_its_inputs(posterior, scale):
     """A square root with an epsilon would not let it."""
 
     def outputs(scale):
         keras.utils.set_random_seed(0)
         layer, inputs = build(
             "dense",
-            noise=noise,
-            granularity=granularity,
+            **posterior,
             bias_initializer="zeros",
             seed=3,
         )
@@ -77,9 +74,9 @@ def test_noise_scales_with_its_inputs(noise, granularity, scale):
     np.testing.assert_allclose(outputs(scale) / scale, outputs(1), rtol=1e-4)
 
 
-@every_layer_and_noise
-def test_empty_batch(case, noise, granularity):
-    layer, inputs = build(case, noise=noise, granularity=granularity)
+@every_layer_and_posterior
+def test_empty_batch(case, posterior):
+    layer, inputs = build(case, **posterior)
     # Not every plain convolution can: tensorflow's does not on a CPU.
     try:
         expected = twin(layer)(inputs[:0])
@@ -99,16 +96,14 @@ def test_empty_batch(case, noise, granularity):
         ("float64", "float64", "float64"),
     ],
 )
-@every_noise
-def test_dtypes(dtype, compute, variable, noise, granularity):
+@every_posterior
+def test_dtypes(dtype, compute, variable, posterior):
     if dtype == "float64" and keras.backend.backend() == "jax":
         pytest.skip("jax has float64 only with a flag set for the process")
     model = keras.Sequential(
         [
             keras.Input((3,)),
-            keras_vdrop.VariationalDense(
-                4, noise=noise, granularity=granularity, rate=0.2, dtype=dtype
-            ),
+            keras_vdrop.VariationalDense(4, **posterior, rate=0.2, dtype=dtype),
             keras_vdrop.VariationalDropout(dtype=dtype),
             keras_vdrop.VariationalDense(1, dtype=dtype),
         ]

@@ -1,0 +1,135 @@
+"""Keras's own tests of Dense and Conv, run with the variational layers."""
+
+import importlib.util
+import inspect
+import re
+import types
+import unittest
+from unittest import mock
+
+import keras
+import pytest
+from keras.src import backend
+from keras.src import layers
+from keras.src import testing
+
+import keras_vdrop
+from keras_vdrop.layers.kernel import VariationalKernel
+
+UNSUPPORTED = re.compile("lora|quantiz|int4|int8|float8|gptq|awq")
+LEFT_OUT = {
+    # Loads what older versions of Keras saved, mostly of quantized layers.
+    "test_legacy_load_own_variables",
+}
+
+
+class StandIn:
+    """Mixin: a variational layer that a test may take for the Keras layer."""
+
+    def __init__(self, *args, num_examples=10, **kwargs):
+        super().__init__(*args, num_examples=num_examples, **kwargs)
+
+    def set_weights(self, weights):
+        noise = self.get_weights()[len(weights) :]
+        assert len(noise) == 2
+        super().set_weights([*weights, *noise])
+
+
+def stand_in(layer_cls):
+    name = layer_cls.keras_class().__name__
+    cls = type(name, (StandIn, layer_cls), {})
+    return name, keras.saving.register_keras_serializable("conformance")(cls)
+
+
+STAND_INS = dict(
+    [
+        stand_in(keras_vdrop.VariationalConv1D),
+        stand_in(keras_vdrop.VariationalConv2D),
+        stand_in(keras_vdrop.VariationalConv3D),
+        stand_in(keras_vdrop.VariationalDense),
+    ]
+)
+
+
+def load(name):
+    """A copy of a shipped test module in which `layers` has the stand-ins.
+
+    The module is executed with them, because it gives layers to
+    `parameterized` too. It is imported as it is before that, so that modules
+    which it is the first to import see the layers of Keras.
+    """
+    spec = importlib.import_module(name).__spec__
+    module = importlib.util.module_from_spec(spec)
+    swapped = types.SimpleNamespace(**{**vars(layers), **STAND_INS})
+    with mock.patch("keras.src.layers", swapped):
+        spec.loader.exec_module(module)
+    for cls in suites(module):
+        for test in names_of_tests(cls):
+            if UNSUPPORTED.search(test) or test in LEFT_OUT:
+                delattr(cls, test)
+    return module
+
+
+def suites(module):
+    return [
+        cls
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and issubclass(cls, unittest.TestCase)
+    ]
+
+
+def names_of_tests(cls):
+    return unittest.defaultTestLoader.getTestCaseNames(cls)
+
+
+dense_test = load("keras.src.layers.core.dense_test")
+conv_test = load("keras.src.layers.convolutional.conv_test")
+
+
+class WithNoiseWeights:
+    """Mixin: expects `log_alpha`, `kl_weight`, the seed and the KL besides."""
+
+    def run_layer_test(self, layer_cls, init_kwargs, **kwargs):
+        self.assertTrue(issubclass(layer_cls, VariationalKernel))
+        for expected in (
+            "expected_num_trainable_weights",
+            "expected_num_non_trainable_weights",
+            "expected_num_seed_generators",
+            "expected_num_losses",
+        ):
+            if kwargs.get(expected) is not None:
+                kwargs[expected] += 1
+        super().run_layer_test(layer_cls, init_kwargs, **kwargs)
+
+
+class DenseTest(WithNoiseWeights, dense_test.DenseTest):
+    @pytest.mark.skipif(
+        not backend.SUPPORTS_SPARSE_TENSORS,
+        reason="Backend does not support sparse tensors.",
+    )
+    def test_dense_sparse(self):
+        # The shipped test imports it on jax too.
+        pytest.importorskip("tensorflow")
+        super().test_dense_sparse()
+
+
+class ConvBasicTest(WithNoiseWeights, conv_test.ConvBasicTest):
+    pass
+
+
+class ConvCorrectnessTest(WithNoiseWeights, conv_test.ConvCorrectnessTest):
+    pass
+
+
+class ShippedTest(testing.TestCase):
+    """A version of Keras with other tests must not go unnoticed."""
+
+    def test_every_suite_runs(self):
+        shipped = suites(dense_test) + suites(conv_test)
+        run = [DenseTest, ConvBasicTest, ConvCorrectnessTest]
+        self.assertEqual(shipped, [cls.__bases__[1] for cls in run])
+
+    def test_number_of_tests(self):
+        self.assertGreaterEqual(len(names_of_tests(DenseTest)), 13)
+        self.assertGreaterEqual(len(names_of_tests(ConvBasicTest)), 14)
+        self.assertGreaterEqual(len(names_of_tests(ConvCorrectnessTest)), 18)

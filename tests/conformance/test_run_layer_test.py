@@ -1,0 +1,326 @@
+"""Keras's own check of a layer, `run_layer_test`, for every layer."""
+
+import inspect
+
+import keras
+import pytest
+from absl.testing import parameterized
+from keras import ops
+from keras.src import backend
+from keras.src import testing
+
+import keras_vdrop
+from keras_vdrop import VariationalConv1D
+from keras_vdrop import VariationalConv2D
+from keras_vdrop import VariationalConv3D
+from keras_vdrop import VariationalDense
+from keras_vdrop import VariationalDropout
+
+
+@keras.saving.register_keras_serializable(package="conformance")
+def unbounded(log_alpha):
+    """A divergence that holds for every alpha."""
+    return ops.softplus(-log_alpha)
+
+
+# `kernel_regularizer`, `bias_regularizer` and `activity_regularizer` are a
+# loss each.
+KERAS_ARGUMENTS = {
+    "activation": "tanh",
+    "kernel_initializer": "he_normal",
+    "bias_initializer": "ones",
+    "kernel_regularizer": "l2",
+    "bias_regularizer": "l1",
+    "activity_regularizer": "l2",
+    "kernel_constraint": "unit_norm",
+    "bias_constraint": "non_neg",
+}
+NOISE_ARGUMENTS = {
+    "rate": 0.2,
+    "max_alpha": 0.5,
+    "kl": "lower_bound",
+    "num_examples": 10,
+    "kl_downscale": 3.0,
+    "seed": 1,
+}
+# These exclude some of the values above.
+UNBOUNDED = {
+    "rate": 0.8,
+    "max_alpha": None,
+    "kl": unbounded,
+    "num_examples": 10,
+}
+FIXED = {"rate": 0.9, "adaptive": False}
+ADDITIVE = {"parameterization": "additive", "granularity": "weight"}
+
+# Layer, arguments, shapes of inputs and outputs, and the numbers of trainable
+# weights, non-trainable weights and losses. What is channels-first is grouped,
+# for then TensorFlow can convolve it in float16 on a CPU too.
+CASES = {
+    "dense": (
+        VariationalDense,
+        {"units": 4, "num_examples": 10},
+        ((2, 3), (2, 4)),
+        (3, 1, 1),
+    ),
+    "dense_additive": (
+        VariationalDense,
+        {
+            "units": 4,
+            **ADDITIVE,
+            **KERAS_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 5, 3), (2, 5, 4)),
+        (3, 1, 4),
+    ),
+    "dense_correlated": (
+        VariationalDense,
+        {
+            "units": 4,
+            "use_bias": False,
+            "noise": "correlated",
+            "granularity": "input",
+            **UNBOUNDED,
+        },
+        ((2, 3), (2, 4)),
+        (2, 1, 1),
+    ),
+    "dense_input": (
+        VariationalDense,
+        {"units": 4, "granularity": "input", "num_examples": 10},
+        ((2, 3), (2, 4)),
+        (3, 1, 1),
+    ),
+    "dense_fixed": (
+        VariationalDense,
+        {"units": 4, "granularity": "output", "dtype": "bfloat16", **FIXED},
+        ((2, 3), (2, 4)),
+        (2, 2, 0),
+    ),
+    "conv1d": (
+        VariationalConv1D,
+        {"filters": 4, "kernel_size": 2, "num_examples": 10},
+        ((2, 6, 3), (2, 5, 4)),
+        (3, 1, 1),
+    ),
+    "conv1d_causal": (
+        VariationalConv1D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "padding": "causal",
+            "dilation_rate": 2,
+            "groups": 2,
+            **ADDITIVE,
+            **KERAS_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 6, 2), (2, 6, 4)),
+        (3, 1, 4),
+    ),
+    "conv1d_channels_first": (
+        VariationalConv1D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "strides": 2,
+            "data_format": "channels_first",
+            "groups": 2,
+            "use_bias": False,
+            "noise": "correlated",
+            "granularity": "input",
+            **FIXED,
+        },
+        ((2, 2, 6), (2, 4, 3)),
+        (1, 2, 0),
+    ),
+    "conv2d": (
+        VariationalConv2D,
+        {"filters": 4, "kernel_size": 2, "num_examples": 10},
+        ((2, 4, 5, 3), (2, 3, 4, 4)),
+        (3, 1, 1),
+    ),
+    "conv2d_same": (
+        VariationalConv2D,
+        {
+            "filters": 4,
+            "kernel_size": (2, 3),
+            "padding": "same",
+            "dilation_rate": (2, 1),
+            **ADDITIVE,
+            **KERAS_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 4, 5, 3), (2, 4, 5, 4)),
+        (3, 1, 4),
+    ),
+    "conv2d_channels_first": (
+        VariationalConv2D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "strides": (2, 1),
+            "data_format": "channels_first",
+            "groups": 2,
+            "use_bias": False,
+            "noise": "correlated",
+            **UNBOUNDED,
+        },
+        ((2, 2, 4, 6), (2, 4, 2, 5)),
+        (2, 1, 1),
+    ),
+    "conv2d_fixed": (
+        VariationalConv2D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "data_format": "channels_first",
+            "groups": 2,
+            "granularity": "output",
+            **FIXED,
+        },
+        ((2, 2, 4, 6), (2, 4, 3, 5)),
+        (2, 2, 0),
+    ),
+    "conv3d": (
+        VariationalConv3D,
+        {"filters": 4, "kernel_size": 2, "num_examples": 10},
+        ((2, 3, 4, 2, 3), (2, 2, 3, 1, 4)),
+        (3, 1, 1),
+    ),
+    "conv3d_same": (
+        VariationalConv3D,
+        {
+            "filters": 4,
+            "kernel_size": (1, 2, 2),
+            "padding": "same",
+            "dilation_rate": (1, 2, 1),
+            **ADDITIVE,
+            **KERAS_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 3, 4, 2, 3), (2, 3, 4, 2, 4)),
+        (3, 1, 4),
+    ),
+    "conv3d_channels_first": (
+        VariationalConv3D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "strides": (1, 2, 1),
+            "data_format": "channels_first",
+            "groups": 2,
+            "use_bias": False,
+            "noise": "correlated",
+            "granularity": "input",
+            **FIXED,
+        },
+        ((2, 2, 3, 4, 3), (2, 4, 2, 2, 2)),
+        (1, 2, 0),
+    ),
+    "dropout": (
+        VariationalDropout,
+        {"num_examples": 10},
+        ((2, 3), (2, 3)),
+        (1, 1, 1),
+    ),
+    "dropout_input": (
+        VariationalDropout,
+        {
+            "granularity": "input",
+            "axis": 1,
+            "activity_regularizer": "l2",
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 3, 4), (2, 3, 4)),
+        (1, 1, 2),
+    ),
+    "dropout_unbounded": (
+        VariationalDropout,
+        {"axis": -2, **UNBOUNDED},
+        ((2, 3, 4), (2, 3, 4)),
+        (1, 1, 1),
+    ),
+    "dropout_fixed": (
+        VariationalDropout,
+        {"granularity": "input", **FIXED},
+        ((2, 3), (2, 3)),
+        (0, 2, 0),
+    ),
+}
+
+
+def in_both_modes(*cases):
+    return parameterized.named_parameters(
+        (f"{case}_training_{training}", case, training)
+        for case in cases
+        for training in (False, True)
+    )
+
+
+class RunLayerTest(testing.TestCase):
+    def run_case(self, case, training, **kwargs):
+        layer_cls, arguments, shapes, counts = CASES[case]
+        self.run_layer_test(
+            layer_cls,
+            arguments,
+            input_shape=shapes[0],
+            call_kwargs={"training": training},
+            expected_output_shape=shapes[1],
+            expected_output_dtype=arguments.get("dtype", "float32"),
+            expected_num_trainable_weights=counts[0],
+            expected_num_non_trainable_weights=counts[1],
+            expected_num_seed_generators=1,
+            expected_num_losses=counts[2],
+            supports_masking=case.startswith(("dense", "dropout")),
+            # It has `training=True` in both modes: once is enough.
+            run_training_check=training,
+            **kwargs,
+        )
+
+    @in_both_modes(*CASES)
+    def test_layer(self, case, training):
+        self.run_case(case, training)
+
+    @in_both_modes("dense_input", "dense_correlated")
+    @pytest.mark.skipif(
+        not backend.SUPPORTS_SPARSE_TENSORS,
+        reason="Backend does not support sparse tensors.",
+    )
+    def test_sparse_inputs(self, case, training):
+        self.run_case(case, training, input_sparse=True)
+
+    def test_integer_inputs(self):
+        # In the other mode the inputs are passed on, as integers.
+        self.run_case("dropout", training=True, input_dtype="uint8")
+
+    def test_config_has_every_argument(self):
+        # Keras compares a config with that of the layer made from it, which
+        # would lack an argument as well.
+        for layer_cls, arguments, *_ in CASES.values():
+            config = layer_cls(**arguments).get_config()
+            self.assertContainsSubset(arguments, config)
+
+    def test_every_argument_of_every_layer_has_a_case(self):
+        tested = {
+            (layer_cls, argument)
+            for layer_cls, arguments, *_ in CASES.values()
+            for argument, parameter in parameters(layer_cls).items()
+            if arguments.get(argument, parameter.default) != parameter.default
+        }
+        every = {
+            (layer_cls, argument)
+            for layer_cls in map(vars(keras_vdrop).get, keras_vdrop.__all__)
+            if inspect.isclass(layer_cls) and issubclass(layer_cls, keras.Layer)
+            for argument in parameters(layer_cls)
+            # It has one value so far.
+            if argument != "estimator"
+        }
+        self.assertEqual(every - tested, set())
+
+
+def parameters(layer_cls):
+    found = dict(inspect.signature(layer_cls).parameters)
+    del found["kwargs"]
+    return found
