@@ -1,5 +1,6 @@
 """Variational dropout for Keras 3 (Kingma, Salimans, Welling 2015)."""
 
+from keras_vdrop import callbacks
 from keras_vdrop import divergence
 from keras_vdrop import layers
 from keras_vdrop.layers import VariationalConv1D
@@ -15,6 +16,7 @@ __all__ = [
     "VariationalConv3D",
     "VariationalDense",
     "VariationalDropout",
+    "callbacks",
     "divergence",
     "layers",
     "set_num_examples",

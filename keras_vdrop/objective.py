@@ -6,6 +6,16 @@ from keras_vdrop import validation
 from keras_vdrop.layers.noise import VariationalNoise
 
 
+def variational_layers(model):
+    """The variational layers of a model, in nested models and wrappers too."""
+    # Keras has no public walk that enters wrappers; this is its own.
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, VariationalNoise)
+    ]
+
+
 def set_num_examples(model, num_examples, kl_downscale=1.0):
     """Tells every variational layer of a model the size of the training set.
 
@@ -32,13 +42,7 @@ def set_num_examples(model, num_examples, kl_downscale=1.0):
     """
     if not isinstance(model, keras.Layer):
         raise validation.invalid("model", "a keras.Model or a layer", model)
-    # No public walk goes into wrappers and nested models; this one is what
-    # Keras itself uses.
-    layers = [
-        layer
-        for layer in model._flatten_layers()
-        if isinstance(layer, VariationalNoise)
-    ]
+    layers = variational_layers(model)
     if not layers:
         raise validation.invalid(
             "model",

@@ -37,6 +37,12 @@ def check_rate(argument, value):
     return float(value)
 
 
+def check_share(argument, value):
+    if not _is_number(value) or not 0 <= value <= 1:
+        raise invalid(argument, "a float in [0, 1]", value)
+    return float(value)
+
+
 def check_count(argument, value):
     if (
         not isinstance(value, numbers.Integral)

@@ -148,10 +148,14 @@ class VariationalNoise:
         """The KL of the layer's posterior from its prior of now, in nats."""
         return float(ops.convert_to_numpy(self._kl_nats(self._noise_variable)))
 
-    def _kl_weight_value(self):
+    def _kl_weight_value(self, share=1.0):
         if self.num_examples is None:
             return 0.0
-        return 1.0 / (self.num_examples * self.kl_downscale)
+        return share / (self.num_examples * self.kl_downscale)
+
+    def scale_kl(self, share):
+        """Sets `kl_weight` to a share of its full value."""
+        self.kl_weight.assign(self._kl_weight_value(share))
 
     def set_num_examples(self, num_examples, kl_downscale=1.0):
         """Weighs the KL by `1 / (num_examples * kl_downscale)` from now on."""
@@ -160,7 +164,7 @@ class VariationalNoise:
         self.num_examples = num_examples
         self.kl_downscale = kl_downscale
         if self.built:
-            self.kl_weight.assign(self._kl_weight_value())
+            self.scale_kl(1.0)
 
     def normal(self, shape, dtype):
         """Standard normal noise, new on each call."""
