@@ -146,6 +146,7 @@ class VariationalNoise:
 
     def kl(self):
         """The KL of the layer's posterior from its prior of now, in nats."""
+        self._require_built("KL")
         return float(ops.convert_to_numpy(self._kl_nats(self._noise_variable)))
 
     def _kl_weight_value(self, share=1.0):
@@ -172,7 +173,16 @@ class VariationalNoise:
 
     def dropout_rates(self):
         """The rates `p = alpha / (1 + alpha)` of now, as a numpy array."""
+        self._require_built("dropout rates")
         return ops.convert_to_numpy(ops.sigmoid(self.log_alpha))
+
+    def _require_built(self, what):
+        if not self.built:
+            raise ValueError(
+                f"Layer '{self.name}' has no {what} before it is built. Call "
+                "it, or its model, on some data first, or give the model a "
+                "`keras.Input`."
+            )
 
     def floating(self, inputs):
         """Inputs that noise can scale: Keras leaves integers as they are."""
@@ -184,7 +194,7 @@ class VariationalNoise:
         # Keras 3.15 (backend/*/core.py, `remat`) would run `call` again with
         # new noise on torch, refuses keywords on tensorflow, and on jax lets
         # the seed state out of the trace. So the seed is drawn outside.
-        seed = self.seed_generator.next()
+        seed = self.seed_generator.next() if kwargs.get("training") else None
         remat = super().rematerialized_call
 
         def call(*args):

@@ -187,3 +187,18 @@ def test_frozen_layer_has_no_kl():
     assert layer.losses == []
     layer.trainable = True
     assert len(layer.losses) == 1
+
+
+@every_posterior
+def test_kl_in_nats(posterior):
+    layer = keras_vdrop.VariationalDense(4, rate=0.2, **posterior)
+    layer.build((None, 3))
+    count = COUNTS["dense"]["noise" in posterior]
+    np.testing.assert_allclose(layer.kl(), count * kl_of_rate(0.2), rtol=1e-5)
+
+
+def test_layer_that_is_not_built_says_so():
+    layer = keras_vdrop.VariationalDense(4, name="mine")
+    for method in (layer.kl, layer.dropout_rates):
+        with pytest.raises(ValueError, match="'mine'.*before it is built"):
+            method()
