@@ -3,9 +3,9 @@
 Trains the same small network as plain `Dense`, with binary `Dropout`, and with
 `VariationalDense`, which learns its dropout rates in `fit` along with its
 weights. Few examples are used for training, so that regularization matters;
-each seed draws its own, the same for every method.
-Prints the test error of each and the learned rates, and saves a picture: the
-rate of a pixel shows how little the network relies on it.
+each seed draws its own, the same for every method. Prints the test error of
+each and the learned rates, and saves a picture: the rate of a pixel shows how
+little the network relies on it.
 
     pip install "keras-vdrop[examples]"
     KERAS_BACKEND=jax python examples/quickstart.py
@@ -75,9 +75,13 @@ METHODS = {
 }
 
 
+def variational_layers(model):
+    return [x for x in model.layers if isinstance(x, VariationalDense)]
+
+
 def train(layers, x, y, epochs):
     model = keras.Sequential([keras.Input(x.shape[1:]), *layers])
-    if any(isinstance(layer, VariationalDense) for layer in layers):
+    if variational_layers(model):
         keras_vdrop.set_num_examples(model, len(x))
     steps = epochs * math.ceil(len(x) / BATCH_SIZE)
     learning_rate = keras.optimizers.schedules.CosineDecay(0.01, steps)
@@ -92,11 +96,6 @@ def train(layers, x, y, epochs):
 def error_percent(model, x, y):
     logits = keras.ops.convert_to_numpy(model(x))
     return 100 * np.mean(np.argmax(logits, axis=-1) != y)
-
-
-def learned_rates(layers):
-    layers = [x for x in layers if isinstance(x, VariationalDense)]
-    return [layer.dropout_rates() for layer in layers]
 
 
 def spread(values):
@@ -114,15 +113,21 @@ def print_tables(errors, rates):
     print(f"\n{'learned rates':<16}  layer  mean   min   max")
     for method, runs in rates.items():
         for number, layer in enumerate(zip(*runs, strict=True), start=1):
-            mean, low, high = np.mean(layer), np.min(layer), np.max(layer)
-            print(
-                f"{method:<16}  {number:5}  {mean:.2f}  {low:.2f}  {high:.2f}"
-            )
+            row = [f"{f(layer):.2f}" for f in (np.mean, np.min, np.max)]
+            print(f"{method:<16}  {number:5}  {'  '.join(row)}")
     print("0.50 is the highest rate that the default max_alpha=1 allows.")
+
+
+def show_pixels(axes, pixels, colors, title, label):
+    image = axes.imshow(pixels.reshape(8, 8), cmap=colors, vmin=0)
+    axes.figure.colorbar(image, ax=axes, label=label)
+    axes.set_title(title)
+    axes.set_axis_off()
 
 
 def save_figure(path, errors, images, pixel_rates):
     figure = Figure(figsize=(11, 3.2), layout="constrained")
+    figure.get_layout_engine().set(wspace=0.06)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
 
     rows = range(len(errors))
@@ -135,14 +140,9 @@ def save_figure(path, errors, images, pixel_rates):
     left.set_xlabel("test error in %")
     left.set_title("Each seed (dots) and the mean (bar)")
 
-    for axes, pixels, colors, title, label in (
-        (middle, images.mean(axis=0), "gray", "Mean digit", "intensity"),
-        (right, pixel_rates, "viridis", "Variational A", "learned rate"),
-    ):
-        image = axes.imshow(pixels.reshape(8, 8), cmap=colors, vmin=0)
-        axes.set_title(title)
-        axes.set_axis_off()
-        figure.colorbar(image, ax=axes, label=label)
+    show_pixels(middle, images.mean(axis=0), "gray", "Mean digit", "intensity")
+    title = "Learned by Variational A"
+    show_pixels(right, pixel_rates, "viridis", title, "dropout rate")
     figure.savefig(path, dpi=150)
 
 
@@ -152,11 +152,11 @@ def parse_arguments():
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     option = functools.partial(parser.add_argument, metavar="N", type=int)
-    option("--epochs", default=80, help="passes over the training set")
+    option("--epochs", default=60, help="passes over the training set")
     option("--seeds", default=3, help="runs of a method, each on a new split")
     option("--width", default=100, help="units of each hidden layer")
     option("--train-size", default=500, help="training examples, of 1797")
-    parser.add_argument("--out", default="quickstart.png", help="the picture")
+    parser.add_argument("--out", default="quickstart.png", help="picture file")
     arguments = parser.parse_args()
     if min(arguments.epochs, arguments.seeds, arguments.width) < 1:
         parser.error("--epochs, --seeds and --width must be at least 1")
@@ -171,7 +171,6 @@ def main():
     rates = {method: [] for method in METHODS}
     runs = list(itertools.product(range(arguments.seeds), METHODS))
     for number, (seed, method) in enumerate(runs, start=1):
-        print(f"run {number} of {len(runs)}: {method}", end="", flush=True)
         x_train, x_test, y_train, y_test = train_test_split(
             images,
             digits,
@@ -182,9 +181,13 @@ def main():
         keras.utils.set_random_seed(seed)
         layers = METHODS[method](arguments.width)
         model = train(layers, x_train, y_train, arguments.epochs)
-        errors[method].append(error_percent(model, x_test, y_test))
-        rates[method].append(learned_rates(layers))
-        print(f", test error {errors[method][-1]:.2f} %")
+        error = error_percent(model, x_test, y_test)
+        run = f"run {number} of {len(runs)}: {method}"
+        print(f"{run}, test error {error:.2f} %", flush=True)
+        errors[method].append(error)
+        rates[method].append(
+            [layer.dropout_rates() for layer in variational_layers(model)]
+        )
 
     print_tables(errors, rates)
     pixel_rates = np.mean([run[0] for run in rates["Variational A"]], axis=0)

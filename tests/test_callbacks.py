@@ -50,6 +50,20 @@ def test_warmup_from_a_start_and_resumed():
     np.testing.assert_allclose(weights, [0.75, 1, 1], rtol=1e-6)
 
 
+def test_warmup_of_a_model_that_fit_builds():
+    model = keras.Sequential([keras_vdrop.VariationalDense(3, rate=0.2)])
+    keras_vdrop.set_num_examples(model, 5)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    x = np.zeros((4, 3), "float32")
+    history = model.fit(
+        x, x, epochs=3, callbacks=[KLWarmup(2)], verbose=0
+    ).history
+    full = float(keras.ops.convert_to_numpy(model.losses[0]))
+    np.testing.assert_allclose(
+        np.array(history["loss"]) / full, [0, 0.5, 1], rtol=1e-4, atol=1e-6
+    )
+
+
 @pytest.mark.parametrize(
     "arguments, argument",
     [

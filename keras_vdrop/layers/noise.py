@@ -52,6 +52,7 @@ class VariationalNoise:
         self.kl_downscale = validation.check_positive(
             "kl_downscale", kl_downscale
         )
+        self._kl_share = 1.0
         self.seed = seed
         self.seed_generator = NoiseSeedGenerator(seed)
         if adaptive:
@@ -149,14 +150,16 @@ class VariationalNoise:
         self._require_built("KL")
         return float(ops.convert_to_numpy(self._kl_nats(self._noise_variable)))
 
-    def _kl_weight_value(self, share=1.0):
+    def _kl_weight_value(self):
         if self.num_examples is None:
             return 0.0
-        return share / (self.num_examples * self.kl_downscale)
+        return self._kl_share / (self.num_examples * self.kl_downscale)
 
     def scale_kl(self, share):
-        """Sets `kl_weight` to a share of its full value."""
-        self.kl_weight.assign(self._kl_weight_value(share))
+        """Sets `kl_weight` to a share of its full value, built or not."""
+        self._kl_share = share
+        if self.built:
+            self.kl_weight.assign(self._kl_weight_value())
 
     def set_num_examples(self, num_examples, kl_downscale=1.0):
         """Weighs the KL by `1 / (num_examples * kl_downscale)` from now on."""
@@ -164,8 +167,7 @@ class VariationalNoise:
         kl_downscale = validation.check_positive("kl_downscale", kl_downscale)
         self.num_examples = num_examples
         self.kl_downscale = kl_downscale
-        if self.built:
-            self.scale_kl(1.0)
+        self.scale_kl(1.0)
 
     def normal(self, shape, dtype):
         """Standard normal noise, new on each call."""
