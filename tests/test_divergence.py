@@ -136,7 +136,7 @@ def exact_by_mpmath(dtype):
 def test_exact_value(dtype, tolerance):
     points = keras.ops.convert_to_tensor(random_points(dtype), dtype)
     if keras.backend.standardize_dtype(points.dtype) != dtype:
-        pytest.skip("jax has float64 only with a flag set for the process")
+        pytest.skip("needs a flag of the process: test_float64_on_jax")
     found = keras.ops.convert_to_numpy(divergence.exact(points))
     expected = exact_by_mpmath(dtype)
     error = np.abs(found - expected) / np.maximum(1, expected)

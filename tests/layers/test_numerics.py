@@ -1,9 +1,11 @@
 """No NaN and no infinity, in value or gradient."""
 
 import keras
+import mpmath
 import numpy as np
 import pytest
 from backends import gradients
+from backends import run_python
 from cases import build
 from cases import every_layer_and_posterior
 from cases import every_posterior
@@ -99,7 +101,7 @@ def test_empty_batch(case, posterior):
 @every_posterior
 def test_dtypes(dtype, compute, variable, posterior):
     if dtype == "float64" and keras.backend.backend() == "jax":
-        pytest.skip("jax has float64 only with a flag set for the process")
+        pytest.skip("needs a flag of the process: test_float64_on_jax")
     model = keras.Sequential(
         [
             keras.Input((3,)),
@@ -120,3 +122,40 @@ def test_dtypes(dtype, compute, variable, posterior):
     history = model.fit(x, x[:, :1], epochs=2, verbose=0)
     assert np.all(np.isfinite(history.history["loss"]))
     assert all(np.all(np.isfinite(w)) for w in model.get_weights())
+
+
+FLOAT64 = """
+import keras
+import keras_vdrop
+import numpy as np
+
+double = {"dtype": "float64"}
+model = keras.Sequential([
+    keras.Input((3,), dtype="float64"),
+    keras_vdrop.VariationalDense(
+        4, granularity="weight", parameterization="additive", kl="exact",
+        **double,
+    ),
+    keras_vdrop.VariationalDropout(**double),
+    keras_vdrop.VariationalDense(1, noise="correlated", **double),
+])
+keras_vdrop.set_num_examples(model, 8)
+assert {str(w.dtype) for w in model.weights} == {"float64"}
+assert model(np.ones((8, 3)), training=True).dtype == "float64"
+model.compile("adam", "mse")
+history = model.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0).history
+assert np.all(np.isfinite(history["loss"]))
+at_one = keras_vdrop.divergence.exact(np.zeros(()))
+# 2F2(1, 1; 3/2, 2; -1/2) / 2
+assert abs(float(at_one) - EXACT_AT_ONE) < 1e-11
+"""
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="the others have it always"
+)
+def test_float64_on_jax():
+    at_one = float(mpmath.hyp2f2(1, 1, 1.5, 2, -0.5)) / 2
+    run_python(
+        FLOAT64.replace("EXACT_AT_ONE", repr(at_one)), JAX_ENABLE_X64="1"
+    )
