@@ -171,7 +171,8 @@ def exact(log_alpha):
     log_alpha = _as_float(log_alpha)
     dtype = keras.backend.standardize_dtype(log_alpha.dtype)
     powers = EXACT_FLOAT64 if dtype == "float64" else EXACT_FLOAT32
-    z = ops.tanh(0.5 * (log_alpha + SHIFT))
+    # tanh((log_alpha + SHIFT) / 2): `ops.tanh` is never float64 on jax.
+    z = 2.0 * ops.sigmoid(log_alpha + SHIFT) - 1.0
     log_h = powers[-1]
     for coefficient in reversed(powers[:-1]):
         log_h = log_h * z + coefficient
