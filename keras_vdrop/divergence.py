@@ -149,7 +149,7 @@ def exact(log_alpha):
     the integral of Dawson's function from 0 to `sqrt(t)`. It is computed as
     `0.5 * log(1 + h / alpha)`, where `log(h)` is a smooth function that falls
     from 1.27 to 0 as alpha grows, and is a polynomial here: one expression, to
-    rounding in float32 and to 1e-11 in float64.
+    rounding in float32 and to 1e-10 in float64.
 
     Args:
         log_alpha: Tensor, the logarithm of alpha.
