@@ -197,7 +197,9 @@ def report(options):
         for row in read(options.out)
         if row["data"] == options.data and row["epochs"] == str(options.epochs)
     ]
-    print(f"\n{'':20s}error %        after removal    fewer weights   kept, %")
+    print(f"\n{options.data}, {options.epochs} epochs, mean ± deviation")
+    print("seeds  method              error %        after removal  ", end="")
+    print("fewer weights  removed in each layer, %")
     for method in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == method]
         columns = [
@@ -208,13 +210,17 @@ def report(options):
         layers = np.array([r["kept_by_layer"].split() for r in own], float)
         inputs = (total_inputs(own[0]), *WIDTHS)
         sizes = [a * b for a, b in zip(inputs, WIDTHS, strict=False)]
-        share = " ".join(f"{s:.1f}" for s in 100 * layers.mean(0) / sizes)
+        removed = 100 * (1 - layers.mean(0) / sizes)
+        share = " ".join(f"{layer:.1f}" for layer in removed)
         print(
-            f"{method:18s}  {columns[0].mean():.2f} ± {columns[0].std():.2f}"
-            f"    {columns[1].mean():.2f} ± {columns[1].std():.2f}"
-            f"    {factor.mean():5.1f} ± {factor.std():.1f}    {share}"
+            f"{len(own):5d}  {method:18s}  {spread(columns[0])}    "
+            f"{spread(columns[1])}    {spread(factor, 1)}     {share}"
         )
-    print(f"{len(own)} seeds, {options.epochs} epochs")
+
+
+def spread(values, digits=2):
+    deviation = values.std(ddof=1) if len(values) > 1 else 0.0
+    return f"{values.mean():.{digits}f} ± {deviation:.{digits}f}"
 
 
 def total_inputs(row):
