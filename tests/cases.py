@@ -30,6 +30,16 @@ KERNEL_LAYERS = {
         },
         (4, 3),
     ),
+    "conv1d_causal_channels_first": (
+        keras_vdrop.VariationalConv1D,
+        {
+            "filters": 2,
+            "kernel_size": 2,
+            "padding": "causal",
+            "data_format": "channels_first",
+        },
+        (3, 4),
+    ),
     "conv2d_strides": (
         keras_vdrop.VariationalConv2D,
         {"filters": 2, "kernel_size": 2, "padding": "same", "strides": 2},

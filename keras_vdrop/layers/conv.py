@@ -12,7 +12,10 @@ class VariationalConv(VariationalKernel):
     def linear(self, inputs, kernel):
         padding = self.padding
         if padding == "causal":
-            inputs = ops.pad(inputs, self._compute_causal_padding())
+            past = (self.dilation_rate[0] * (self.kernel_size[0] - 1), 0)
+            channels_first = self.data_format == "channels_first"
+            widths = ((0, 0), past) if channels_first else (past, (0, 0))
+            inputs = ops.pad(inputs, ((0, 0), *widths))
             padding = "valid"
         return ops.conv(
             inputs,

@@ -29,6 +29,7 @@ COUNTS = {
     "dense": (3 * 4, 3),
     "dense_rank_3": (3 * 2, 3),
     "conv1d_causal": (2 * 3 * 2, 3),
+    "conv1d_causal_channels_first": (2 * 3 * 2, 3),
     "conv2d_strides": (2 * 2 * 2 * 2, 2),
     "conv2d_groups": (2 * 1 * 2 * 4, 4),
     "conv3d": (8 * 2 * 2, 2),
