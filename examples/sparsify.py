@@ -14,22 +14,17 @@ there.
 """
 
 import argparse
-import csv
-import os
 import time
 
-import datasets
+import experiments
 import keras
 import numpy as np
+from experiments import spread
 
 import keras_vdrop
 
 WIDTHS = (300, 100, 10)
 THRESHOLD = 3.0
-FIELDS = (
-    "data method seed epochs error pruned_error kept total kept_by_layer "
-    "seconds backend keras"
-).split()
 
 
 class Masked(keras.constraints.Constraint):
@@ -78,24 +73,13 @@ def fit(model, train, epochs, batch_size, label, callbacks=()):
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    progress = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: print(
-            f"\r{label}: epoch {epoch + 1}/{epochs}, loss {logs['loss']:.4f}  ",
-            end="",
-            flush=True,
-        )
-    )
     model.fit(
         *train,
         epochs=epochs,
         batch_size=batch_size,
-        callbacks=[*callbacks, progress],
+        callbacks=[*callbacks, experiments.EpochLine(label)],
         verbose=0,
     )
-
-
-def error(model, data):
-    return 100 * (1 - model.evaluate(*data, batch_size=1000, verbose=0)[1])
 
 
 def remove(model, masks):
@@ -112,9 +96,9 @@ def run_variational(kl, train, test, options, label):
         keras.ops.convert_to_numpy(layer.log_alpha) <= THRESHOLD
         for layer in model.layers
     ]
-    before = error(model, test)
+    before = experiments.error_percent(model, test)
     remove(model, masks)
-    return before, error(model, test), masks
+    return before, experiments.error_percent(model, test), masks
 
 
 def run_magnitude(kept_by_layer, train, test, options, label):
@@ -122,7 +106,7 @@ def run_magnitude(kept_by_layer, train, test, options, label):
     first = max(1, options.epochs // 2)
     model = plain_network(shape)
     fit(model, train, first, options.batch_size, label)
-    before = error(model, test)
+    before = experiments.error_percent(model, test)
     masks = []
     for layer, kept in zip(model.layers, kept_by_layer, strict=True):
         size = np.abs(keras.ops.convert_to_numpy(layer.kernel))
@@ -133,51 +117,31 @@ def run_magnitude(kept_by_layer, train, test, options, label):
     remove(pruned, masks)
     second = max(1, options.epochs - first)
     fit(pruned, train, second, options.batch_size, label)
-    return before, error(pruned, test), masks
-
-
-def read(path):
-    if not os.path.exists(path):
-        return []
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def append(path, row):
-    new = not os.path.exists(path)
-    with open(path, "a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
-def find(rows, **wanted):
-    wanted = {name: str(value) for name, value in wanted.items()}
-    return next((r for r in rows if wanted.items() <= r.items()), None)
+    return before, experiments.error_percent(pruned, test), masks
 
 
 def run(method, seed, train, test, options):
     label = f"{method}, seed {seed}"
     settings = {"data": options.data, "seed": seed, "epochs": options.epochs}
-    rows = read(options.out)
-    if find(rows, method=method, **settings):
+    results = experiments.Results(options.out)
+    if results.select(method=method, **settings):
         return
     keras.utils.set_random_seed(seed)
     start = time.time()
     if method.startswith("magnitude"):
-        twin = find(rows, method=method.split("-")[1], **settings)
+        twin = results.select(method=method.split("-")[1], **settings)[0]
         kept = [int(count) for count in twin["kept_by_layer"].split()]
         result = run_magnitude(kept, train, test, options, label)
     else:
         result = run_variational(method, train, test, options, label)
     before, after, masks = result
     kept = [int(mask.sum()) for mask in masks]
-    append(
-        options.out,
+    results.append(
         {
-            **settings,
+            "data": options.data,
             "method": method,
+            "seed": seed,
+            "epochs": options.epochs,
             "error": f"{before:.2f}",
             "pruned_error": f"{after:.2f}",
             "kept": sum(kept),
@@ -192,11 +156,9 @@ def run(method, seed, train, test, options):
 
 
 def report(options):
-    rows = [
-        row
-        for row in read(options.out)
-        if row["data"] == options.data and row["epochs"] == str(options.epochs)
-    ]
+    rows = experiments.Results(options.out).select(
+        data=options.data, epochs=options.epochs
+    )
     print(f"\n{options.data}, {options.epochs} epochs, mean ± deviation")
     print("seeds  method              error %        after removal  ", end="")
     print("fewer weights  removed in each layer, %")
@@ -218,11 +180,6 @@ def report(options):
         )
 
 
-def spread(values, digits=2):
-    deviation = values.std(ddof=1) if len(values) > 1 else 0.0
-    return f"{values.mean():.{digits}f} ± {deviation:.{digits}f}"
-
-
 def total_inputs(row):
     hidden = sum(a * b for a, b in zip(WIDTHS, WIDTHS[1:], strict=False))
     return (int(row["total"]) - hidden) // WIDTHS[0]
@@ -233,14 +190,14 @@ def main():
         description=__doc__.splitlines()[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    datasets.add_arguments(parser)
+    experiments.add_data_arguments(parser)
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=100)
     parser.add_argument("--kl", nargs="+", default=["exact", "sigmoid"])
     parser.add_argument("--out", default="sparsify.csv")
     options = parser.parse_args()
-    train, test = datasets.load(options.data, options.data_dir)
+    train, test = experiments.load(options.data, options.data_dir)
     for seed in range(options.seeds):
         for kl in options.kl:
             run(kl, seed, train, test, options)

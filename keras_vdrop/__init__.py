@@ -3,6 +3,7 @@
 from keras_vdrop import callbacks
 from keras_vdrop import divergence
 from keras_vdrop import layers
+from keras_vdrop.gradients import gradient_variance
 from keras_vdrop.layers import VariationalConv1D
 from keras_vdrop.layers import VariationalConv2D
 from keras_vdrop.layers import VariationalConv3D
@@ -18,6 +19,7 @@ __all__ = [
     "VariationalDropout",
     "callbacks",
     "divergence",
+    "gradient_variance",
     "layers",
     "set_num_examples",
 ]

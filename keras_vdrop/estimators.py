@@ -1,9 +1,13 @@
 """How noise on the weights becomes noise on the outputs of a linear layer.
 
 Pure functions of `linear(inputs, kernel)`, the linear map of the layer, so
-that each estimator is written once for every layer. `log_alpha` broadcasts
-against what it scales; `normal(shape, dtype)` draws standard normal noise, in
-float32 at least: half-precision normals are coarse and have no tails.
+that each estimator is written once for every layer: `correlated` and
+`independent` are local reparameterization, `sampled` draws the weights once
+for all examples, and `for_each_example` runs that for one example at a time.
+
+`log_alpha` broadcasts against what it scales; `normal(shape, dtype)` draws
+standard normal noise, in float32 at least: half-precision normals are coarse
+and have no tails.
 """
 
 import keras
@@ -56,15 +60,71 @@ def independent(
     dtype = keras.backend.standardize_dtype(mean.dtype)
     squares = ops.square(ops.cast(inputs, variance.dtype))
     if input_scale is not None:
-        # tensorflow does not broadcast against sparse inputs.
-        input_scale = ops.broadcast_to(input_scale, ops.shape(squares))
-        squares = ops.multiply(squares, input_scale)
+        squares = _scale_inputs(squares, input_scale)
     variance = linear(squares, variance)
     if output_scale is not None:
         variance = ops.multiply(variance, output_scale)
     std = ops.sqrt(ops.maximum(variance, TINY))
     noise = normal(ops.shape(mean), at_least_float32(dtype))
     return mean + ops.cast(std, dtype) * ops.cast(noise, dtype)
+
+
+def sampled(
+    linear,
+    inputs,
+    noise,
+    kernel,
+    std,
+    input_scale=None,
+    output_scale=None,
+):
+    """One sample of the weights: `linear(a, theta + std * noise)`.
+
+    `noise` is standard normal and broadcasts against the kernel. A factor of
+    the deviation that belongs to the inputs or to the outputs multiplies those
+    instead, because which weights it belongs to is known to `linear` alone.
+    """
+    dtype = keras.backend.standardize_dtype(inputs.dtype)
+    deviation = ops.multiply(std, noise)
+    if input_scale is None and output_scale is None:
+        return linear(inputs, ops.cast(ops.add(kernel, deviation), dtype))
+    mean = linear(inputs, ops.cast(kernel, dtype))
+    if input_scale is not None:
+        inputs = _scale_inputs(inputs, ops.cast(input_scale, dtype))
+    deviation = linear(inputs, ops.cast(deviation, dtype))
+    if output_scale is not None:
+        deviation = ops.multiply(deviation, ops.cast(output_scale, dtype))
+    return mean + deviation
+
+
+def for_each_example(function, inputs, tensors, seed_generator):
+    """`function(example, *tensors)` for batches of one example, each with its
+    own noise of `seed_generator`.
+
+    Noise is drawn again in the backward pass instead of kept, so that there
+    is never more than one sample of the weights at a time.
+    """
+    inputs = ops.convert_to_tensor(inputs, sparse=False)
+    if inputs.shape[0] == 0:
+        return function(inputs, *tensors)
+    seeds = seed_generator.split(ops.shape(inputs)[0])
+
+    def run(example_and_seed):
+        example, seed = example_and_seed
+
+        def with_seed(example, *tensors):
+            with seed_generator.hold(seed):
+                return function(example[None], *tensors)[0]
+
+        return keras.remat(with_seed)(example, *tensors)
+
+    return ops.map(run, (inputs, seeds))
+
+
+def _scale_inputs(inputs, scale):
+    # tensorflow does not broadcast against sparse inputs.
+    scale = ops.broadcast_to(scale, ops.shape(inputs))
+    return ops.multiply(inputs, scale)
 
 
 def variance_dtype(dtype):

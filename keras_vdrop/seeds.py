@@ -40,11 +40,18 @@ class NoiseSeedGenerator(keras.random.SeedGenerator):
     @contextlib.contextmanager
     def hold(self, seed):
         """Every draw inside this scope gets `seed`."""
-        self._held = seed
+        before, self._held = self._held, seed
         try:
             yield
         finally:
-            self._held = None
+            self._held = before
+
+    def split(self, count):
+        """Seeds for `hold`, one in each row."""
+        seeds = keras.random.randint(
+            (count, 2), 0, 2**31 - 1, dtype="int32", seed=self
+        )
+        return keras.ops.cast(seeds, self.state.dtype)
 
 
 def _on_this_replica(seed):

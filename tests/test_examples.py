@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 
+import keras
 import pytest
 from backends import environment_of
 
@@ -45,7 +46,83 @@ def test_sparsify_and_its_resuming(tmp_path):
     assert (tmp_path / "sparsify.csv").read_text().splitlines() == rows
 
 
-@pytest.mark.parametrize("name", ["quickstart.py", "sparsify.py"])
+def test_figure1_and_its_resuming(tmp_path):
+    options = ["digits", "--epochs", 2, "--seeds", 0, "--widths", 8]
+    options += ["--backend", keras.backend.backend()]
+    out = run("figure1.py", *options, folder=tmp_path)
+    assert "variational A2" in out and "7 runs, 0 of them done" in out
+    rows = (tmp_path / "figure1_digits.csv").read_text()
+    assert len(rows.splitlines()) == 8
+    out = run("figure1.py", *options, folder=tmp_path)
+    assert "7 runs, 7 of them done" in out
+    assert (tmp_path / "figure1_digits.csv").read_text() == rows
+    for picture in ("figure1_digits.png", "figure1_digits_rates.png"):
+        assert (tmp_path / picture).stat().st_size > 10_000
+
+
+def test_networks_of_figure1(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import experiments
+
+    for method in experiments.METHODS:
+        model = experiments.convolutional_network(method, (32, 32, 3), 1)
+        assert model.output_shape == (None, 10)
+        shapes = [tuple(layer.kernel.shape) for layer in kernels(model)]
+        assert shapes == [
+            (3, 3, 3, 32),
+            (3, 3, 32, 64),
+            (8 * 8 * 64, 128),
+            (128, 128),
+            (128, 10),
+        ]
+        model = experiments.dense_network(method, (784,), [100] * 3)
+        rates = [
+            float(layer.rate)
+            for layer in model.layers
+            if hasattr(layer, "rate")
+        ]
+        assert rates == ([] if method == "none" else [0.2, 0.5, 0.5, 0.5])
+        adaptive = experiments.adaptive_layers(model)
+        assert bool(adaptive) == method.startswith("variational")
+        experiments.compile_classifier(model, 60_000, "adam")
+        for layer in adaptive:
+            downscale = 3 if method == "variational_a2" else 1
+            weight = float(layer.kl_weight.numpy())
+            assert weight == pytest.approx(1 / (60_000 * downscale))
+
+
+def kernels(model):
+    return [layer for layer in model.layers if hasattr(layer, "kernel")]
+
+
+def test_gradient_variance_and_its_resuming(tmp_path):
+    options = ["--data", "digits", "--epochs", 1, 2, "--widths", 8, 8]
+    options += ["--train-batch", 200, "--batch-size", 400]
+    options += ["--noise", "correlated", "--example-batches", 2]
+    out = run("gradient_variance.py", *options, folder=tmp_path)
+    assert "weight sample per data point" in out
+    rows = (tmp_path / "gradient_variance.csv").read_text()
+    # Two kinds of weights, two epochs, four estimators, two layers.
+    assert len(rows.splitlines()) == 33
+    again = run("gradient_variance.py", *options, folder=tmp_path)
+    assert "weights: local" in out and "weights: local" not in again
+    assert (tmp_path / "gradient_variance.csv").read_text() == rows
+    name = "gradient_variance_correlated_constant_averaged.png"
+    assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_estimator_speed(tmp_path):
+    options = ["--widths", 8, "--batch-sizes", 4, "--rounds", 2]
+    out = run("estimator_speed.py", *options, folder=tmp_path)
+    assert "weight sample per data point" in out
+    rows = (tmp_path / "estimator_speed.csv").read_text().splitlines()
+    assert len(rows) == 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["quickstart.py", "sparsify.py", "figure1.py", "gradient_variance.py"],
+)
 def test_help(name, tmp_path):
     assert "--epochs" in run(name, "--help", folder=tmp_path)
 
@@ -53,8 +130,8 @@ def test_help(name, tmp_path):
 def test_missing_mnist_is_told_in_one_line(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    import datasets
+    import experiments
 
     with pytest.raises(SystemExit, match="--data digits") as told:
-        datasets.load("mnist")
+        experiments.load("mnist")
     assert "\n" not in str(told.value)

@@ -24,7 +24,10 @@ rate: Float in (0, 1), the initial dropout rate p; the noise has variance
             weight, from which alpha follows. `"additive"` takes
             `noise="independent"` and `granularity="weight"`; its gradients
             have less variance where alpha is large.
-        estimator: `"local"`, local reparameterization.
+        estimator: How noise is drawn: `"local"`, for the outputs of each
+            example (local reparameterization); `"batch"`, one sample of the
+            weights for the whole minibatch; `"example"`, one for each
+            example, which is slow.
         num_examples: Positive integer, the size of the training set, by which
             the KL is divided in the loss. `keras_vdrop.set_num_examples` sets
             it for a whole model.

@@ -11,6 +11,7 @@ from keras_vdrop.dtypes import at_least_float32
 from keras_vdrop.layers.documentation import document_arguments
 from keras_vdrop.layers.noise import VariationalNoise
 
+ESTIMATORS = ("local", "batch", "example")
 UNSUPPORTED = ("lora_rank", "lora_alpha", "quantization_config")
 
 
@@ -61,7 +62,7 @@ class VariationalKernel(VariationalNoise):
             "parameterization", parameterization, ("multiplicative", "additive")
         )
         self.estimator = validation.check_choice(
-            "estimator", estimator, ("local",)
+            "estimator", estimator, ESTIMATORS
         )
         self._check_posterior()
         for argument in UNSUPPORTED:
@@ -154,6 +155,8 @@ class VariationalKernel(VariationalNoise):
 
     def _noisy_linear(self, inputs):
         inputs = self.floating(inputs)
+        if self.estimator != "local":
+            return self._sampled_linear(inputs)
         if self.noise == "correlated":
             log_alpha = self._over_channels(self.log_alpha, inputs)
             return estimators.correlated(
@@ -166,6 +169,48 @@ class VariationalKernel(VariationalNoise):
             normal=self.normal,
             **self._weight_variance(inputs),
         )
+
+    def _sampled_linear(self, inputs):
+        posterior = self._weight_deviation(inputs)
+
+        def sample(inputs, *tensors):
+            return estimators.sampled(
+                self.linear,
+                inputs,
+                self._weight_noise(),
+                **dict(zip(posterior, tensors, strict=True)),
+            )
+
+        if self.estimator == "batch":
+            return sample(inputs, *posterior.values())
+        return estimators.for_each_example(
+            sample, inputs, list(posterior.values()), self.seed_generator
+        )
+
+    def _weight_noise(self):
+        """Standard normal, for each weight or for each row of the kernel."""
+        *rows, outputs = tuple(self.kernel.shape)
+        dtype = at_least_float32(self.compute_dtype)
+        if self.noise == "independent":
+            return self.normal((*rows, outputs), dtype)
+        # Groups of outputs have inputs of their own.
+        groups = getattr(self, "groups", 1)
+        noise = self.normal((*rows, groups), dtype)
+        return ops.repeat(noise, outputs // groups, axis=-1)
+
+    def _weight_deviation(self, inputs):
+        """Mean and standard deviation, in the factors `sampled` takes."""
+        dtype = at_least_float32(self.compute_dtype)
+        kernel = ops.cast(self.kernel, dtype)
+        if self.parameterization == "additive":
+            std = ops.exp(0.5 * self.log_variance)
+            return {"kernel": kernel, "std": ops.cast(std, dtype)}
+        scale = ops.cast(ops.exp(0.5 * self.log_alpha), dtype)
+        if self.granularity in ("layer", "weight"):
+            return {"kernel": kernel, "std": ops.multiply(scale, kernel)}
+        scale = self._over_channels(scale, inputs)
+        factor = f"{self.granularity}_scale"
+        return {"kernel": kernel, "std": kernel, factor: scale}
 
     def _weight_variance(self, inputs):
         """In factors: of the weights, and of the inputs or the outputs."""

@@ -51,7 +51,11 @@ UNBOUNDED = {
     "num_examples": 10,
 }
 FIXED = {"rate": 0.9, "adaptive": False}
-ADDITIVE = {"parameterization": "additive", "granularity": "weight"}
+ADDITIVE = {
+    "parameterization": "additive",
+    "granularity": "weight",
+    "estimator": "example",
+}
 
 # Layer, arguments, shapes of inputs and outputs, and the numbers of trainable
 # weights, non-trainable weights and losses. What is channels-first is grouped,
@@ -81,6 +85,7 @@ CASES = {
             "use_bias": False,
             "noise": "correlated",
             "granularity": "input",
+            "estimator": "batch",
             **UNBOUNDED,
         },
         ((2, 3), (2, 4)),
@@ -314,8 +319,6 @@ class RunLayerTest(testing.TestCase):
             for layer_cls in map(vars(keras_vdrop).get, keras_vdrop.__all__)
             if inspect.isclass(layer_cls) and issubclass(layer_cls, keras.Layer)
             for argument in parameters(layer_cls)
-            # It has one value so far.
-            if argument != "estimator"
         }
         self.assertEqual(every - tested, set())
 

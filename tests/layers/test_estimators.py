@@ -1,0 +1,261 @@
+"""One sample of the weights a minibatch, or one an example, on every layer."""
+
+import keras
+import numpy as np
+import pytest
+from backends import gradients
+from cases import alpha_of_weights
+from cases import build
+from cases import every_layer_and_posterior
+from cases import every_posterior
+from cases import set_log_alpha
+from cases import twin
+
+import keras_vdrop
+
+DRAWS = 1500
+# Standard errors that the largest of a few hundred deviations stays within.
+SIGMAS = 5.5
+
+sampling = pytest.mark.parametrize("estimator", ["batch", "example"])
+every_estimator = pytest.mark.parametrize(
+    "estimator", ["local", "batch", "example"]
+)
+
+
+def calls(layer, inputs, count):
+    """Outputs of `count` calls, `(count, *outputs)`."""
+    inputs = keras.ops.convert_to_tensor(inputs)
+
+    def call(seed):
+        with layer.seed_generator.hold(seed):
+            return layer(inputs, training=True)
+
+    def run():
+        return keras.ops.map(call, layer.seed_generator.split(count))
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        run = tf.function(run)
+    return keras.ops.convert_to_numpy(run())
+
+
+def jacobian(layer, inputs):
+    """Of all outputs by all weights, through the plain Keras layer."""
+    plain = twin(layer, use_bias=False)
+    shape = tuple(layer.kernel.shape)
+    columns = []
+    for index in range(np.prod(shape)):
+        kernel = np.zeros(np.prod(shape), "float32")
+        kernel[index] = 1
+        plain.set_weights([kernel.reshape(shape)])
+        columns.append(keras.ops.convert_to_numpy(plain(inputs)).ravel())
+    return np.stack(columns, axis=-1).astype("float64")
+
+
+def weight_covariance(layer):
+    """Of all weights, by the definition of the posterior."""
+    theta = keras.ops.convert_to_numpy(layer.kernel).astype("float64")
+    std = np.sqrt(alpha_of_weights(layer)) * theta
+    covariance = np.outer(std, std)
+    if layer.noise == "independent":
+        return np.diag(np.diag(covariance))
+    # Weights share their noise if they multiply the same input.
+    *rows, outputs = theta.shape
+    group = np.arange(outputs) // (outputs // getattr(layer, "groups", 1))
+    row = np.arange(np.prod(rows)).reshape(*rows, 1)
+    shared = (row * (group.max() + 1) + group).ravel()
+    return covariance * (shared[:, None] == shared)
+
+
+def assert_moments(samples, mean, covariance, draws=DRAWS):
+    variance = np.diag(covariance)
+    error = np.sqrt(variance / draws)
+    np.testing.assert_array_less(
+        np.abs(samples.mean(0) - mean), SIGMAS * error + 1e-5
+    )
+    error = np.sqrt((np.outer(variance, variance) + covariance**2) / draws)
+    found = np.cov(samples, rowvar=False)
+    np.testing.assert_array_less(
+        np.abs(found - covariance), SIGMAS * error + 1e-5
+    )
+
+
+@sampling
+@every_layer_and_posterior
+def test_mean_and_covariance(case, posterior, estimator):
+    """Of all outputs: between examples, positions and units."""
+    layer, inputs = build(case, **posterior, estimator=estimator, seed=1)
+    samples = calls(layer, inputs, DRAWS).reshape(DRAWS, -1)
+    mean = keras.ops.convert_to_numpy(twin(layer)(inputs)).ravel()
+    outputs = jacobian(layer, inputs)
+    covariance = outputs @ weight_covariance(layer) @ outputs.T
+    if estimator == "example":
+        example = np.arange(len(mean)) // (len(mean) // len(inputs))
+        covariance *= example[:, None] == example
+    assert_moments(samples, mean, covariance)
+
+
+@every_estimator
+@every_posterior
+def test_dense_layers_are_the_same_for_one_example(posterior, estimator):
+    """Units of type B have no correlation, those of type A the closed form."""
+    layer, inputs = build("dense", **posterior, estimator=estimator, seed=1)
+    row = inputs[:1]
+    samples = calls(layer, row, DRAWS)[:, 0]
+    theta = keras.ops.convert_to_numpy(layer.kernel)
+    alpha = alpha_of_weights(layer)
+    covariance = theta.T @ (alpha[:, :1] * row.T**2 * theta)
+    if layer.noise == "independent":
+        covariance = np.diag((row**2 @ (alpha * theta**2))[0])
+    assert_moments(samples, (row @ theta + 1)[0], covariance)
+
+
+@every_estimator
+def test_covariance_between_two_examples(estimator):
+    layer, inputs = build(
+        "dense", granularity="weight", estimator=estimator, seed=1
+    )
+    samples = calls(layer, inputs, DRAWS)
+    theta = keras.ops.convert_to_numpy(layer.kernel)
+    variance = alpha_of_weights(layer) * theta**2
+    first, second = inputs
+    expected = (first * second) @ variance if estimator == "batch" else 0.0
+    deviation = samples - samples.mean(0)
+    found = (deviation[:, 0] * deviation[:, 1]).mean(0)
+    error = np.sqrt(
+        ((first**2 @ variance) * (second**2 @ variance) + expected**2) / DRAWS
+    )
+    np.testing.assert_array_less(np.abs(found - expected), SIGMAS * error)
+
+
+@sampling
+@pytest.mark.parametrize("case", ["dense", "conv2d_groups", "conv1d_causal"])
+@every_posterior
+def test_gradients_are_those_of_finite_differences(case, posterior, estimator):
+    layer, inputs = build(case, **posterior, estimator=estimator, seed=1)
+    layer.set_num_examples(10**9)  # the KL has tests of its own
+    seed = layer.seed_generator.next()
+    inputs[1] = 0
+
+    def loss(outputs):
+        return keras.ops.sum(keras.ops.square(outputs))
+
+    def value():
+        outputs = layer(inputs, training=True)
+        return float(loss(outputs)) + float(sum(layer.losses))
+
+    with layer.seed_generator.hold(seed):
+        _, _, *found = gradients(loss, layer, inputs)
+        for variable, gradient in zip(
+            layer.trainable_variables, found, strict=True
+        ):
+            before = variable.numpy()
+            direction = np.random.default_rng(0).normal(size=before.shape)
+            step = 1e-2
+            variable.assign(before + step * direction)
+            above = value()
+            variable.assign(before - step * direction)
+            difference = (above - value()) / (2 * step)
+            variable.assign(before)
+            expected = np.sum(gradient * direction)
+            assert abs(difference - expected) < 2e-2 * max(1, abs(expected))
+
+
+@sampling
+@every_layer_and_posterior
+def test_no_nan(case, posterior, estimator):
+    layer, inputs = build(case, **posterior, estimator=estimator)
+    inputs[0] = 0
+    for log_alpha in (-200.0, 20.0):
+        set_log_alpha(layer, log_alpha)
+        for value in gradients(keras.ops.mean, layer, inputs):
+            assert np.all(np.isfinite(value))
+
+
+@sampling
+@pytest.mark.parametrize("case", ["dense", "dense_rank_3"])
+def test_empty_batch(case, estimator):
+    layer, inputs = build(case, estimator=estimator)
+    found = layer(inputs[:0], training=True)
+    assert tuple(found.shape) == tuple(twin(layer)(inputs[:0]).shape)
+
+
+@sampling
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+@every_posterior
+def test_half_precision(posterior, dtype, estimator):
+    layer, inputs = build(
+        "dense", **posterior, dtype=dtype, estimator=estimator
+    )
+    inputs = np.full_like(inputs, 1000)
+    for value in gradients(keras.ops.mean, layer, inputs):
+        assert np.all(np.isfinite(value))
+    outputs = layer(inputs, training=True)
+    assert keras.backend.standardize_dtype(outputs.dtype) == (
+        layer.compute_dtype
+    )
+    outputs = keras.ops.convert_to_numpy(keras.ops.cast(outputs, "float32"))
+    assert np.std(outputs) > 1
+
+
+@every_estimator
+@pytest.mark.parametrize("noise", ["independent", "correlated"])
+def test_fit(noise, estimator):
+    """With a last batch that is smaller, and convolutions."""
+    arguments = {"noise": noise, "estimator": estimator}
+    model = keras.Sequential(
+        [
+            keras.Input((4, 4, 1)),
+            keras_vdrop.VariationalConv2D(2, 2, **arguments),
+            keras.layers.Flatten(),
+            keras_vdrop.VariationalDense(
+                8, activation="relu", **arguments, rate=0.05
+            ),
+            keras_vdrop.VariationalDense(1, **arguments, rate=0.05),
+        ]
+    )
+    keras_vdrop.set_num_examples(model, 1000)
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    x = np.random.default_rng(0).normal(size=(40, 4, 4, 1)).astype("float32")
+    y = x[:, 0, 0]
+    before = model.evaluate(x, y, verbose=0)
+    history = model.fit(x, y, batch_size=16, epochs=15, verbose=0)
+    assert history.history["loss"][-1] < history.history["loss"][0]
+    assert model.evaluate(x, y, verbose=0) < before
+
+
+@every_estimator
+def test_new_noise_in_each_step_and_the_same_for_the_same_seed(estimator):
+    def outputs():
+        layer, inputs = build(
+            "dense", granularity="weight", estimator=estimator, seed=4
+        )
+        layer.kernel.assign(np.ones(layer.kernel.shape))
+        drawn = [layer(inputs, training=True) for _ in range(2)]
+        return [keras.ops.convert_to_numpy(x) for x in drawn]
+
+    first, second = outputs()
+    assert not np.any(first == second)
+    np.testing.assert_array_equal(outputs(), [first, second])
+
+
+def test_example_keeps_one_sample_of_the_weights_at_a_time():
+    """Not even for the backward pass."""
+    if keras.backend.backend() != "torch":
+        pytest.skip("torch tells what it keeps")
+    import torch
+
+    layer = keras_vdrop.VariationalDense(
+        64, estimator="example", num_examples=1
+    )
+    inputs = np.ones((50, 64), "float32")
+    layer.build(inputs.shape)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor
+    ):
+        layer(inputs, training=True)
+    storages = {x.untyped_storage().data_ptr(): x.numel() for x in kept}
+    assert sum(storages.values()) < 5 * 64 * 64 + 5 * inputs.size
