@@ -67,8 +67,10 @@ def parse_arguments():
         "--schedule",
         choices=("constant", "decay"),
         default="constant",
-        help="learning rate: 0.001, or from there to 0 at the last epoch",
+        help="of the learning rate: as it is, or falling to 0 at the last "
+        "epoch",
     )
+    option("--learning-rate", type=float, default=1e-3)
     option(
         "--weights",
         nargs="+",
@@ -87,7 +89,7 @@ def parse_arguments():
 def network(noise, shape, num_examples, options):
     model = experiments.dense_network(METHODS[noise], shape, options.widths)
     steps = options.epochs[-1] * -(-num_examples // options.train_batch)
-    rate = 1e-3
+    rate = options.learning_rate
     if options.schedule == "decay":
         rate = keras.optimizers.schedules.PolynomialDecay(rate, steps, 0.0)
     optimizer = keras.optimizers.Adam(rate, use_ema=True, ema_momentum=0.999)
@@ -111,8 +113,8 @@ def checkpoints(noise, weights, options):
     """Path by epoch; `weights` are "last" or "averaged"."""
     widths = "-".join(map(str, options.widths))
     stem = (
-        f"{options.data}_{widths}_{noise}_{options.schedule}"
-        f"_batch{options.train_batch}_seed{options.seed}_{weights}"
+        f"{options.data}_{widths}_{noise}"
+        f"_{options.schedule}_{options.learning_rate}_batch{options.train_batch}_seed{options.seed}_{weights}"
     )
     return {
         epoch: os.path.join(options.checkpoints, f"{stem}_{epoch}.weights.h5")
@@ -156,6 +158,7 @@ def measure(noise, weights, epoch, train_data, test_data, options):
         "widths": " ".join(map(str, options.widths)),
         "noise": noise,
         "schedule": options.schedule,
+        "learning_rate": options.learning_rate,
         "train_batch": options.train_batch,
         "seed": options.seed,
         "weights": weights,
@@ -216,6 +219,7 @@ def report(options):
             noise=noise,
             weights=weights,
             schedule=options.schedule,
+            learning_rate=options.learning_rate,
             train_batch=options.train_batch,
             seed=options.seed,
             batch_size=options.batch_size,
@@ -226,7 +230,8 @@ def report(options):
         }
         print(
             f"\n{noise} noise, {weights} weights, {options.schedule} learning "
-            f"rate: variance ± standard error [the paper's]"
+            f"rate {options.learning_rate}: variance ± standard error "
+            "[the paper's]"
         )
         for epoch in options.epochs:
             errors = {
@@ -309,7 +314,8 @@ def draw(found, noise, weights, options):
     figure.axes[0].set_ylabel("variance of the gradient")
     figure.axes[0].legend(fontsize="small")
     stem = os.path.splitext(options.out)[0]
-    path = f"{stem}_{noise}_{options.schedule}_{weights}.png"
+    settings = f"{options.schedule}_{options.learning_rate}_{weights}"
+    path = f"{stem}_{noise}_{settings}.png"
     figure.savefig(path, dpi=150)
     print(f"Drew {path}")
 

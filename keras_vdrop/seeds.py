@@ -7,6 +7,9 @@ import keras
 
 from keras_vdrop.validation import invalid
 
+# Knuth's multiplicative hash: neighbours come to lie millions of draws apart.
+STEP = 2654435761
+
 
 class NoiseSeedGenerator(keras.random.SeedGenerator):
     """A `keras.random.SeedGenerator` that is safe for weight noise.
@@ -26,21 +29,23 @@ class NoiseSeedGenerator(keras.random.SeedGenerator):
         if seed is not None:
             if not isinstance(seed, numbers.Integral):
                 raise invalid("seed", "an integer or None", seed)
-            # Knuth's multiplicative hash: neighbours come to lie millions of
-            # draws apart.
-            seed = int(seed) * 2654435761 % 2**31
+            seed = int(seed) * STEP % 2**31
         super().__init__(seed)
         self._held = None
 
     def next(self, ordered=True):
-        if self._held is not None:
-            return self._held
-        return _on_this_replica(super().next(ordered))
+        if self._held is None:
+            return _on_this_replica(super().next(ordered))
+        seed, number = self._held
+        self._held = (seed, number + 1)
+        offset = keras.ops.convert_to_tensor([number * STEP % 2**31, 0])
+        return seed + keras.ops.cast(offset, seed.dtype)
 
     @contextlib.contextmanager
     def hold(self, seed):
-        """Every draw inside this scope gets `seed`."""
-        before, self._held = self._held, seed
+        """The draws inside this scope follow from `seed` alone."""
+        before = self._held
+        self._held = None if seed is None else (seed, 0)
         try:
             yield
         finally:
@@ -70,6 +75,6 @@ def _on_this_replica(seed):
             torch.distributed.is_initialized()
         ):
             rank = torch.distributed.get_rank()
-            offset = seed.new_tensor([rank * 2654435761 % 2**31, 0])
+            offset = seed.new_tensor([rank * STEP % 2**31, 0])
             return seed + offset
     return seed

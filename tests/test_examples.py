@@ -107,7 +107,7 @@ def test_gradient_variance_and_its_resuming(tmp_path):
     again = run("gradient_variance.py", *options, folder=tmp_path)
     assert "weights: local" in out and "weights: local" not in again
     assert (tmp_path / "gradient_variance.csv").read_text() == rows
-    name = "gradient_variance_correlated_constant_averaged.png"
+    name = "gradient_variance_correlated_constant_0.001_averaged.png"
     assert (tmp_path / name).stat().st_size > 10_000
 
 

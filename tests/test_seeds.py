@@ -116,18 +116,34 @@ def test_shards_of_data_parallel():
     )
 
 
-def test_hold_repeats_a_draw():
+def draws(generator, count):
+    drawn = [keras.random.normal((4,), seed=generator) for _ in range(count)]
+    return np.stack([keras.ops.convert_to_numpy(x) for x in drawn])
+
+
+def test_hold_repeats_its_draws():
     generator = NoiseSeedGenerator(1)
-
-    def draw():
-        drawn = keras.random.normal((4,), seed=generator)
-        return keras.ops.convert_to_numpy(drawn)
-
-    seed = generator.next()
+    seed, state = generator.next(), generator.state.numpy()
     with generator.hold(seed):
-        first, second = draw(), draw()
-    np.testing.assert_array_equal(first, second)
-    assert np.all(draw() != first)
+        first = draws(generator, 2)
+    with generator.hold(seed):
+        again = draws(generator, 2)
+        with generator.hold(generator.next()):
+            inner = draws(generator, 1)
+        after = draws(generator, 1)
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(generator.state.numpy(), state)
+    different = np.concatenate([again, inner, after, draws(generator, 1)])
+    assert len(np.unique(different)) == different.size
+
+
+def test_split_seeds_give_different_draws():
+    generator = NoiseSeedGenerator(1)
+    drawn = []
+    for seed in generator.split(50):
+        with generator.hold(seed):
+            drawn.append(draws(generator, 1))
+    assert len(np.unique(drawn)) == 200
 
 
 def test_neighbouring_seeds_are_far_apart():

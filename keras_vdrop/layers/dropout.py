@@ -112,7 +112,7 @@ class VariationalDropout(VariationalNoise, keras.layers.Layer):
         self.add_noise_weights(shape, stands_for=scales)
 
     def call(self, inputs, training=None):
-        if not training:
+        if not self.is_noisy(training):
             return inputs
         log_alpha = ops.reshape(
             self.log_alpha, (-1,) + (1,) * self._trailing_axes

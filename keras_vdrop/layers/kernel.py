@@ -144,7 +144,7 @@ class VariationalKernel(VariationalNoise):
         raise NotImplementedError
 
     def call(self, inputs, training=None):
-        if not training:
+        if not self.is_noisy(training):
             return super().call(inputs)
         outputs = self._noisy_linear(inputs)
         if self.bias is not None:

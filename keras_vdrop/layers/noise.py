@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vdrop import divergence
+from keras_vdrop import sampling
 from keras_vdrop import validation
 from keras_vdrop.dtypes import at_least_float32
 from keras_vdrop.seeds import NoiseSeedGenerator
@@ -169,6 +170,10 @@ class VariationalNoise:
         self.kl_downscale = kl_downscale
         self.scale_kl(1.0)
 
+    def is_noisy(self, training):
+        """While it trains, and where samples are asked for."""
+        return bool(training) or sampling.is_on()
+
     def normal(self, shape, dtype):
         """Standard normal noise, new on each call."""
         return keras.random.normal(shape, dtype=dtype, seed=self.seed_generator)
@@ -196,7 +201,8 @@ class VariationalNoise:
         # Keras 3.15 (backend/*/core.py, `remat`) would run `call` again with
         # new noise on torch, refuses keywords on tensorflow, and on jax lets
         # the seed state out of the trace. So the seed is drawn outside.
-        seed = self.seed_generator.next() if kwargs.get("training") else None
+        noisy = self.is_noisy(kwargs.get("training"))
+        seed = self.seed_generator.next() if noisy else None
         remat = super().rematerialized_call
 
         def call(*args):
