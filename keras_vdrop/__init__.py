@@ -3,6 +3,7 @@
 from keras_vdrop import callbacks
 from keras_vdrop import divergence
 from keras_vdrop import layers
+from keras_vdrop import metrics
 from keras_vdrop.gradients import gradient_variance
 from keras_vdrop.layers import VariationalConv1D
 from keras_vdrop.layers import VariationalConv2D
@@ -10,6 +11,7 @@ from keras_vdrop.layers import VariationalConv3D
 from keras_vdrop.layers import VariationalDense
 from keras_vdrop.layers import VariationalDropout
 from keras_vdrop.objective import set_num_examples
+from keras_vdrop.prediction import predict
 
 __all__ = [
     "VariationalConv1D",
@@ -21,6 +23,8 @@ __all__ = [
     "divergence",
     "gradient_variance",
     "layers",
+    "metrics",
+    "predict",
     "set_num_examples",
 ]
 
