@@ -5,6 +5,8 @@ from keras_vdrop import divergence
 from keras_vdrop import layers
 from keras_vdrop import metrics
 from keras_vdrop.gradients import gradient_variance
+from keras_vdrop.insight import plot_rates
+from keras_vdrop.insight import summary
 from keras_vdrop.layers import VariationalConv1D
 from keras_vdrop.layers import VariationalConv2D
 from keras_vdrop.layers import VariationalConv3D
@@ -24,8 +26,10 @@ __all__ = [
     "gradient_variance",
     "layers",
     "metrics",
+    "plot_rates",
     "predict",
     "set_num_examples",
+    "summary",
 ]
 
 __version__ = "0.1.0"

@@ -16,6 +16,7 @@ class ClassifierMetric(keras.metrics.Metric):
         self.from_logits = validation.check_bool("from_logits", from_logits)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
+        y_pred = ops.convert_to_tensor(y_pred)
         probabilities = self._probabilities(y_pred)
         classes = probabilities.shape[-1]
         probabilities = ops.reshape(probabilities, (-1, classes))

@@ -7,13 +7,27 @@ from keras_vdrop.layers.noise import VariationalNoise
 
 
 def variational_layers(model):
-    """The variational layers of a model, in nested models and wrappers too."""
-    # Keras has no public walk that enters wrappers; this is its own.
+    """The variational layers of a model, in its order, each once.
+
+    Those of nested models and inside wrappers are included.
+    """
     return [
         layer
-        for layer in model._flatten_layers()
+        for layer in _in_order(model, set())
         if isinstance(layer, VariationalNoise)
     ]
+
+
+def _in_order(layer, seen):
+    # Keras has no public walk that enters wrappers; this is its own. It turns
+    # the order of nested layers round (3.15, layers/layer.py), so it takes one
+    # step at a time.
+    if id(layer) in seen:
+        return
+    seen.add(id(layer))
+    yield layer
+    for child in layer._flatten_layers(include_self=False, recursive=False):
+        yield from _in_order(child, seen)
 
 
 def set_num_examples(model, num_examples, kl_downscale=1.0):

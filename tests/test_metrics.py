@@ -149,3 +149,10 @@ def test_config(metric):
         metric(from_logits="yes")
     with pytest.raises(ValueError, match="num_bins"):
         metrics.ExpectedCalibrationError(num_bins=0)
+
+
+def test_errors_of_two_bins_do_not_make_up_for_each_other():
+    metric = metrics.ExpectedCalibrationError()
+    timid, bold = [0.55, 0.45], [0.95, 0.05]
+    metric.update_state([0, 0, 0, 1], np.array([timid, timid, bold, bold]))
+    np.testing.assert_allclose(float(metric.result()), 0.45, rtol=1e-5)
