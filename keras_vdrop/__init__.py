@@ -4,6 +4,8 @@ from keras_vdrop import callbacks
 from keras_vdrop import divergence
 from keras_vdrop import layers
 from keras_vdrop import metrics
+from keras_vdrop.conversion import to_deterministic
+from keras_vdrop.conversion import to_variational
 from keras_vdrop.gradients import gradient_variance
 from keras_vdrop.insight import plot_rates
 from keras_vdrop.insight import summary
@@ -30,6 +32,8 @@ __all__ = [
     "predict",
     "set_num_examples",
     "summary",
+    "to_deterministic",
+    "to_variational",
 ]
 
 __version__ = "0.1.0"

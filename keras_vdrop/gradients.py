@@ -297,10 +297,21 @@ def _tensorflow_gradients(loss, model, variables):
 def _torch_gradients(loss, model, variables):
     import torch
 
-    variables = [variable.value for variable in variables]
+    # By all variables: a rematerialized call keeps what it computed again
+    # until all of its gradients have been found.
+    every = model.trainable_variables
+    chosen = [
+        index
+        for variable in variables
+        for index, other in enumerate(every)
+        if other is variable
+    ]
 
     def gradients(x, y):
-        return torch.autograd.grad(loss(x, y), variables)
+        found = torch.autograd.grad(
+            loss(x, y), [v.value for v in every], allow_unused=True
+        )
+        return [found[index] for index in chosen]
 
     return gradients
 

@@ -1,9 +1,12 @@
 """One sample of the weights a minibatch, or one an example, on every layer."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
 from backends import gradients
+from backends import run_python
 from cases import alpha_of_weights
 from cases import build
 from cases import every_layer_and_posterior
@@ -13,7 +16,7 @@ from cases import twin
 
 import keras_vdrop
 
-DRAWS = 1500
+DRAWS = 1000
 # Standard errors that the largest of a few hundred deviations stays within.
 SIGMAS = 5.5
 
@@ -21,6 +24,15 @@ sampling = pytest.mark.parametrize("estimator", ["batch", "example"])
 every_estimator = pytest.mark.parametrize(
     "estimator", ["local", "batch", "example"]
 )
+
+
+# Mapping over examples is slow.
+LAYERS_FOR_EXAMPLE = ("dense", "dense_rank_3", "conv2d_groups")
+
+
+def skip_some(case, estimator):
+    if estimator == "example" and case not in LAYERS_FOR_EXAMPLE:
+        pytest.skip("other layers do the same")
 
 
 def calls(layer, inputs, count):
@@ -86,6 +98,7 @@ def assert_moments(samples, mean, covariance, draws=DRAWS):
 @every_layer_and_posterior
 def test_mean_and_covariance(case, posterior, estimator):
     """Of all outputs: between examples, positions and units."""
+    skip_some(case, estimator)
     layer, inputs = build(case, **posterior, estimator=estimator, seed=1)
     samples = calls(layer, inputs, DRAWS).reshape(DRAWS, -1)
     mean = keras.ops.convert_to_numpy(twin(layer)(inputs)).ravel()
@@ -131,7 +144,7 @@ def test_covariance_between_two_examples(estimator):
 
 
 @sampling
-@pytest.mark.parametrize("case", ["dense", "conv2d_groups", "conv1d_causal"])
+@pytest.mark.parametrize("case", ["dense", "conv2d_groups"])
 @every_posterior
 def test_gradients_are_those_of_finite_differences(case, posterior, estimator):
     layer, inputs = build(case, **posterior, estimator=estimator, seed=1)
@@ -167,6 +180,7 @@ def test_gradients_are_those_of_finite_differences(case, posterior, estimator):
 @sampling
 @every_layer_and_posterior
 def test_no_nan(case, posterior, estimator):
+    skip_some(case, estimator)
     layer, inputs = build(case, **posterior, estimator=estimator)
     inputs[0] = 0
     for log_alpha in (-200.0, 20.0):
@@ -242,21 +256,28 @@ def test_new_noise_in_each_step_and_the_same_for_the_same_seed(estimator):
     np.testing.assert_array_equal(outputs(), [first, second])
 
 
-def test_example_keeps_one_sample_of_the_weights_at_a_time():
-    """Not even for the backward pass."""
-    if keras.backend.backend() != "torch":
-        pytest.skip("torch tells what it keeps")
-    import torch
+MEMORY = """
+import keras
+import keras_vdrop
+import numpy as np
 
-    layer = keras_vdrop.VariationalDense(
-        64, estimator="example", num_examples=1
-    )
-    inputs = np.ones((50, 64), "float32")
-    layer.build(inputs.shape)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor
-    ):
-        layer(inputs, training=True)
-    storages = {x.untyped_storage().data_ptr(): x.numel() for x in kept}
-    assert sum(storages.values()) < 5 * 64 * 64 + 5 * inputs.size
+layer = keras_vdrop.VariationalDense(512, estimator="example", num_examples=1)
+model = keras.Sequential([keras.Input((512,)), layer])
+model.compile("sgd", "mse")
+for examples in (40, 240):
+    x = np.ones((examples, 512), "float32")
+    model.train_on_batch(x, x)
+    status = open("/proc/self/status").read()
+    print(status.split("VmHWM:")[1].split()[0])  # most memory, in kB
+"""
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/status"), reason="only Linux tells"
+)
+def test_example_needs_no_memory_for_a_kernel_of_each_example():
+    # glibc would cut the space of a freed kernel up for smaller things.
+    found = run_python(MEMORY, MALLOC_MMAP_THRESHOLD_="65536")
+    few, many = (int(kilobytes) for kilobytes in found.split()[-2:])
+    # 200 kernels of 512 x 512 float32 are 200 MiB; compiling takes some too.
+    assert many - few < 100 * 1024
