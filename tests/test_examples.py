@@ -111,6 +111,17 @@ def test_gradient_variance_and_its_resuming(tmp_path):
     assert (tmp_path / name).stat().st_size > 10_000
 
 
+def test_uncertainty_and_its_resuming(tmp_path):
+    options = ["--data", "digits", "--epochs", 1, "--seeds", 1]
+    options += ["--widths", 8, "--samples", 2]
+    out = run("uncertainty.py", *options, folder=tmp_path)
+    assert "variational_b, sampled" in out
+    rows = (tmp_path / "uncertainty.csv").read_text()
+    assert len(rows.splitlines()) == 8
+    run("uncertainty.py", *options, folder=tmp_path)
+    assert (tmp_path / "uncertainty.csv").read_text() == rows
+
+
 def test_estimator_speed(tmp_path):
     options = ["--widths", 8, "--batch-sizes", 4, "--rounds", 2]
     out = run("estimator_speed.py", *options, folder=tmp_path)
