@@ -138,7 +138,9 @@ def train(noise, data, options):
         batch_size=options.train_batch,
         epochs=options.epochs[-1],
         callbacks=[
-            keras.callbacks.BackupAndRestore(f"{unfinished}_unfinished"),
+            keras.callbacks.BackupAndRestore(
+                f"{unfinished}_unfinished", double_checkpoint=True
+            ),
             SaveAt(last),
             # From here on the averaged weights are in the model, until the
             # next epoch begins.
