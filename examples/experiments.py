@@ -197,11 +197,12 @@ class EpochLine(keras.callbacks.Callback):
         self.label = label
 
     def on_train_begin(self, logs=None):
-        self.start = time.time()
+        self.start, self.done = time.time(), 0
 
     def on_epoch_end(self, epoch, logs):
         epochs = self.params["epochs"]
-        each = (time.time() - self.start) / (epoch + 1)
+        self.done += 1  # A training that goes on does not begin at 0.
+        each = (time.time() - self.start) / self.done
         shown = f"loss {logs['loss']:.4f}"
         if "val_accuracy" in logs:
             shown += f", validation {100 * (1 - logs['val_accuracy']):.2f}%"

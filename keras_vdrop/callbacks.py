@@ -117,7 +117,7 @@ class DropoutRateLogger(keras.callbacks.Callback):
 
     def __init__(self, threshold=3.0, log_dir=None):
         super().__init__()
-        self.threshold = insight.check_threshold(threshold)
+        self.threshold = validation.check_limit("threshold", threshold)
         self.log_dir = log_dir
         self._writer = None
         if log_dir is not None:

@@ -2,8 +2,6 @@
 
 import collections
 import inspect
-import math
-import numbers
 
 import keras
 
@@ -86,7 +84,7 @@ def to_deterministic(model, prune=None, verbose=1):
     """
     _check_model(model)
     if prune is not None:
-        prune = _check_threshold(prune)
+        prune = validation.check_limit("prune", prune)
         if not model.built:
             raise validation.invalid(
                 "model",
@@ -376,15 +374,6 @@ def _check_model(model):
             "replace them there, or convert the functional and Sequential "
             "models it is made of.",
         )
-
-
-def _check_threshold(value):
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not math.isfinite(value):
-        raise validation.invalid(
-            "prune", "a finite float, a limit for log alpha, or None", value
-        )
-    return float(value)
 
 
 def _check_filter(filter):

@@ -351,8 +351,11 @@ def _chosen_layers(model, layers):
     else:
         if isinstance(layers, (str, keras.Layer)):
             layers = [layers]
-        every = {layer.name: layer for layer in model._flatten_layers()}
-        chosen = [every.get(layer, layer) for layer in layers]
+        every = model._flatten_layers()
+        chosen = [
+            next((x for x in every if wanted is x or wanted == x.name), None)
+            for wanted in layers
+        ]
     names = {getattr(layer, "name", layer) for layer in chosen}
     for layer in chosen:
         kernel = getattr(layer, "kernel", None)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import numbers
 import textwrap
 
 import keras
@@ -93,19 +92,6 @@ def _report_layer(layer, name, threshold):
     return found
 
 
-def check_threshold(value):
-    """A limit of log alpha: any finite number."""
-    if (
-        not isinstance(value, numbers.Real)
-        or isinstance(value, bool)
-        or not math.isfinite(value)
-    ):
-        raise validation.invalid(
-            "threshold", "a finite float, a limit of log alpha", value
-        )
-    return float(value)
-
-
 def summary(model, line_length=None, print_fn=None, threshold=3.0):
     """Prints what the variational layers of a model have learned.
 
@@ -154,7 +140,7 @@ def summary(model, line_length=None, print_fn=None, threshold=3.0):
       appendix "Floating-point numbers and compression"
     - [Molchanov, Ashukha, Vetrov, 2017](https://arxiv.org/abs/1701.05369)
     """
-    threshold = check_threshold(threshold)
+    threshold = validation.check_limit("threshold", threshold)
     if line_length is not None:
         line_length = validation.check_count("line_length", line_length)
     reports = report(model, threshold)

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vdrop import sampling
 from keras_vdrop import validation
+from keras_vdrop.estimators import TINY
 from keras_vdrop.objective import variational_layers
 from keras_vdrop.seeds import NoiseSeedGenerator
 
@@ -228,7 +229,7 @@ class Sampler(keras.Model):
 def _sampler(
     model, num_samples, from_logits, quantiles, keep_samples, estimators
 ):
-    """Made once, so that it compiles once."""
+    """Made once, so that it compiles once. Keeps the last models alive."""
     del estimators  # They are part of what is compiled.
     sampler = Sampler(model, num_samples, from_logits, quantiles, keep_samples)
     sampler.compile(jit_compile=getattr(model, "jit_compile", "auto"))
@@ -240,8 +241,12 @@ def _split(model):
     try:
         first = next(x for x in model.layers if variational_layers(x))
         tensor = first.input
-        before = keras.Model(model.inputs, tensor)
-        noisy = keras.Model(tensor, model.outputs)
+        inputs, outputs = model.inputs, model.outputs
+        if not isinstance(model, keras.Sequential):
+            # Those are flat lists; these have the names.
+            inputs, outputs = model.input, model.output
+        before = keras.Model(inputs, tensor)
+        noisy = keras.Model(tensor, outputs)
     except (AttributeError, ValueError, StopIteration):
         return None, model
     if variational_layers(before) or not before.weights:
@@ -261,8 +266,7 @@ def _entropy(probabilities):
     p = probabilities
     if p.shape[-1] == 1:
         p = ops.concatenate([p, 1 - p], axis=-1)
-    tiny = float(np.finfo("float32").tiny)
-    return -ops.sum(p * ops.log(ops.maximum(p, tiny)), axis=-1)
+    return -ops.sum(p * ops.log(ops.maximum(p, TINY)), axis=-1)
 
 
 def _entropy_of_array(probabilities):

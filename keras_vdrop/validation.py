@@ -1,5 +1,6 @@
 """One wording for every refused argument."""
 
+import math
 import numbers
 
 
@@ -22,6 +23,13 @@ def check_bool(argument, value):
     if not isinstance(value, bool):
         raise invalid(argument, "a bool", value)
     return value
+
+
+def check_limit(argument, value):
+    """A finite number, for log alpha to be compared with."""
+    if not _is_number(value) or not math.isfinite(value):
+        raise invalid(argument, "a finite float, a limit for log alpha", value)
+    return float(value)
 
 
 def check_positive(argument, value):

@@ -218,6 +218,7 @@ def test_progress_bar(capsys):
         ({"estimators": ["global"]}, "estimators"),
         ({"estimators": []}, "estimators"),
         ({"layers": ["nothing"]}, "layers"),
+        ({"layers": [keras.layers.Dense(1, name="linear")]}, "layers"),
         ({"layers": []}, "layers"),
         ({"layers": ["linear", "linear"]}, "layers"),
         ({"batch_size": 0}, "batch_size"),

@@ -194,6 +194,21 @@ def test_several_inputs_and_outputs():
     assert found.quantile(0.5)["b"].shape == (5, 1)
 
 
+@pytest.mark.parametrize("layers", [0, 1])
+def test_names_of_outputs_behind_plain_layers(layers):
+    """Which are run once for all samples."""
+    x = hidden = keras.Input((4,), name="x")
+    for _ in range(layers):
+        hidden = keras.layers.Dense(4)(hidden)
+    noisy = keras_vdrop.VariationalDense(2)(hidden)
+    outputs = {"b": keras.layers.Dense(1)(noisy), "a": noisy}
+    model = keras.Model({"x": x}, outputs)
+    sampler = Sampler(model, 2, None, (), False)
+    assert (sampler.before is not None) == bool(layers)
+    found = run(model, {"x": inputs()}, num_samples=2)
+    assert found.mean["a"].shape == (5, 2) and found.mean["b"].shape == (5, 1)
+
+
 class Data(keras.utils.PyDataset):
     def __len__(self):
         return 2
