@@ -1,6 +1,7 @@
 """What the experiments share: data, networks by method, training, results."""
 
 import csv
+import gzip
 import os
 import sys
 import time
@@ -73,6 +74,16 @@ def load_tfds(data, data_dir=None):
         (split["image"].astype("float32") / 255, split["label"].astype("int32"))
         for split in splits
     ]
+
+
+def load_idx(path):
+    """Images in [0, 1] of a file in the format of MNIST, gzipped."""
+    with gzip.open(path) as file:
+        kind, *shape = np.frombuffer(file.read(16), ">i4")
+        if kind != 0x803:
+            sys.exit(f"{path} has no images in the format of MNIST.")
+        pixels = np.frombuffer(file.read(), "uint8")
+    return pixels.reshape(shape).astype("float32") / 255
 
 
 def load_digits(train_size=1297):

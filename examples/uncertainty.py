@@ -10,11 +10,13 @@ negative log-likelihood, Brier score and expected calibration error, and how
 well the entropy of the prediction tells MNIST from Fashion-MNIST, which it has
 never seen, as the area under the ROC curve.
 
-Each finished run is appended to a CSV file, and a second start skips what is
-there.
+Each finished run is appended to a CSV file, its predictions are kept in a
+folder beside it, and a second start skips what is there. In the end it prints
+a table and draws the reliability of the predictions.
 """
 
 import argparse
+import os
 import time
 
 import experiments
@@ -24,6 +26,13 @@ import numpy as np
 import keras_vdrop
 
 METHODS = ("none", "binary", "variational_a", "variational_b")
+# In the picture: how each method is best used.
+SHOWN = (
+    ("none", "mean"),
+    ("binary", "sampled"),
+    ("variational_a", "sampled"),
+    ("variational_b", "sampled"),
+)
 
 
 def load(options):
@@ -33,7 +42,10 @@ def load(options):
         # The same pixels in another order.
         order = np.random.default_rng(0).permutation(test[0].shape[1])
         return train, test, test[0][:, order]
-    strange = experiments.load_tfds("fashion_mnist", options.data_dir)[1][0]
+    if options.fashion:
+        strange = experiments.load_idx(options.fashion)
+    else:
+        strange = experiments.load_tfds("fashion_mnist", options.data_dir)[1][0]
     return train, test, strange.reshape(len(strange), -1)
 
 
@@ -137,6 +149,7 @@ def run(method, seed, data, options):
     for prediction, function in predictions.items():
         found = function(model, x, options)
         found_strange = function(model, strange, options)
+        np.save(kept(method, prediction, seed, options), found)
         results.append(
             {
                 **settings,
@@ -146,6 +159,40 @@ def run(method, seed, data, options):
                 **experiments.versions(),
             }
         )
+
+
+def kept(method, prediction, seed, options):
+    """Path of the predictions of a run."""
+    folder = os.path.splitext(options.out)[0] + "_predictions"
+    os.makedirs(folder, exist_ok=True)
+    size = "-".join(map(str, options.widths))
+    name = f"{options.data}_{method}_{prediction}_{size}_{options.epochs}"
+    return os.path.join(folder, f"{name}_{options.samples}_{seed}.npy")
+
+
+def draw(labels, options):
+    """Reliability of the predictions of all seeds together."""
+    shown = {}
+    for method, prediction in SHOWN:
+        paths = [
+            kept(method, prediction, seed, options)
+            for seed in range(options.seeds)
+        ]
+        if method in options.methods and all(map(os.path.exists, paths)):
+            name = f"{method}, {prediction}"
+            shown[name] = np.concatenate([np.load(path) for path in paths])
+    if not shown:
+        return
+    try:
+        figure = keras_vdrop.plot_reliability(
+            np.tile(labels, options.seeds), shown
+        )
+    except ImportError as error:
+        print(error)
+        return
+    picture = os.path.splitext(options.out)[0] + ".png"
+    figure.savefig(picture, dpi=150)
+    print(f"Drew {picture}")
 
 
 def report(options):
@@ -181,6 +228,12 @@ def main():
     )
     experiments.add_data_arguments(parser)
     option = parser.add_argument
+    option(
+        "--fashion",
+        metavar="FILE",
+        help="t10k-images-idx3-ubyte.gz of Fashion-MNIST; by "
+        "tensorflow-datasets if not given",
+    )
     option("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     option("--widths", nargs="+", type=int, default=[400, 400])
     option("--epochs", type=int, default=20)
@@ -194,6 +247,7 @@ def main():
         for method in options.methods:
             run(method, seed, data, options)
     report(options)
+    draw(data[1][1], options)
 
 
 if __name__ == "__main__":

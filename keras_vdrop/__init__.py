@@ -16,6 +16,7 @@ from keras_vdrop.layers import VariationalDense
 from keras_vdrop.layers import VariationalDropout
 from keras_vdrop.objective import set_num_examples
 from keras_vdrop.prediction import predict
+from keras_vdrop.reliability import plot_reliability
 
 __all__ = [
     "VariationalConv1D",
@@ -29,6 +30,7 @@ __all__ = [
     "layers",
     "metrics",
     "plot_rates",
+    "plot_reliability",
     "predict",
     "set_num_examples",
     "summary",

@@ -7,6 +7,7 @@ import textwrap
 import keras
 import numpy as np
 
+from keras_vdrop import drawing
 from keras_vdrop import validation
 from keras_vdrop.layers.noise import VariationalNoise
 from keras_vdrop.objective import variational_layers
@@ -270,13 +271,6 @@ def plot_rates(model, image_shape=None, bins=50):
     ['dropout rate, mean 0.500', 'over the input']
     """
     bins = validation.check_count("bins", bins)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "`plot_rates` draws with matplotlib. Install it: "
-            "pip install matplotlib"
-        ) from error
     reports = report(model)
     for found in reports:
         found.rates = found.layer.dropout_rates()
@@ -286,7 +280,8 @@ def plot_rates(model, image_shape=None, bins=50):
     panels = len(reports) + (shape is not None)
     columns = min(panels, 3)
     rows = math.ceil(panels / columns)
-    figure = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
+    size = (4 * columns, 3 * rows)
+    figure = drawing.new_figure("plot_rates", figsize=size)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in axes[panels:]:
         unused.remove()

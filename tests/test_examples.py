@@ -120,6 +120,13 @@ def test_uncertainty_and_its_resuming(tmp_path):
     assert len(rows.splitlines()) == 8
     run("uncertainty.py", *options, folder=tmp_path)
     assert (tmp_path / "uncertainty.csv").read_text() == rows
+    assert (tmp_path / "uncertainty.png").stat().st_size > 10_000
+
+
+def test_regression(tmp_path):
+    out = run("regression.py", "--epochs", 2, folder=tmp_path)
+    assert "beyond" in out
+    assert (tmp_path / "regression.png").stat().st_size > 10_000
 
 
 def test_estimator_speed(tmp_path):

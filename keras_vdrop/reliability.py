@@ -1,0 +1,98 @@
+"""A picture of how far the confidence of a classifier can be trusted."""
+
+import keras
+import numpy as np
+
+from keras_vdrop import drawing
+from keras_vdrop import validation
+from keras_vdrop.metrics import ExpectedCalibrationError
+
+
+def plot_reliability(y_true, y_pred, from_logits=False, num_bins=15):
+    """Draws a reliability diagram: accuracy against confidence.
+
+    Examples are sorted into bins by the probability of the predicted class.
+    For each bin that has any, the upper panel shows the share of examples that
+    are right over the mean probability, with a bar of one standard error; a
+    calibrated classifier is on the diagonal, an overconfident one below it.
+    The lower panel shows the share of the examples in each bin. The legend
+    gives the expected calibration error, the mean distance from the diagonal.
+
+    Args:
+        y_true: Array of the labels, integers or one-hot.
+        y_pred: Array of the predictions, `(examples, classes)`, or a
+            dictionary of such arrays by the name to show in the legend. A
+            single column is the probability of the second of two classes.
+        from_logits: Boolean, whether the predictions are logits or
+            probabilities.
+        num_bins: Positive integer, the number of bins, of equal width.
+
+    Returns:
+        A `matplotlib.figure.Figure`; `figure.savefig("reliability.png")`
+        writes it.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_vdrop
+    >>> labels = np.array([0, 1, 1, 0])
+    >>> sure = np.array([[0.9, 0.1], [0.1, 0.9], [0.9, 0.1], [0.9, 0.1]])
+    >>> figure = keras_vdrop.plot_reliability(labels, {"sure": sure})
+    >>> figure.axes[0].get_legend().get_texts()[1].get_text()
+    'sure, error 0.150'
+
+    Reference:
+
+    - [Guo et al., 2017](https://arxiv.org/abs/1706.04599)
+    """
+    several = y_pred if isinstance(y_pred, dict) else {"": y_pred}
+    if not several:
+        raise validation.invalid("y_pred", "at least one prediction", y_pred)
+    metrics = {
+        name: _measured(y_true, predictions, from_logits, num_bins)
+        for name, predictions in several.items()
+    }
+    figure = drawing.new_figure("plot_reliability", figsize=(5, 6))
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    upper.plot([0, 1], [0, 1], "k--", linewidth=1, label="calibrated")
+    edges = np.linspace(0, 1, num_bins + 1)
+    for name, metric in metrics.items():
+        count, correct, confidence = keras.ops.convert_to_numpy(metric.bins)
+        some = count > 0
+        count, correct, confidence = (
+            row[some] for row in (count, correct, confidence)
+        )
+        accuracy = correct / count
+        error = f"error {float(metric.result()):.3f}"
+        upper.errorbar(
+            confidence / count,
+            accuracy,
+            np.sqrt(accuracy * (1 - accuracy) / count),
+            marker="o",
+            capsize=2,
+            label=f"{name}, {error}" if name else error,
+        )
+        shares = np.zeros(num_bins)
+        shares[some] = count / count.sum()
+        lower.stairs(shares, edges)
+    upper.set(ylabel="share that is right", xlim=(0, 1), ylim=(0, 1.02))
+    upper.legend(loc="upper left")
+    lower.set(xlabel="probability of the predicted class", yscale="log")
+    lower.set_ylabel("share of examples")
+    for axes in (upper, lower):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _measured(y_true, y_pred, from_logits, num_bins):
+    y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
+    if y_pred.ndim < 2 or not len(y_pred) or len(y_true) != len(y_pred):
+        raise validation.invalid(
+            "y_pred",
+            "one or more predictions of shape (examples, classes), as many as "
+            f"labels (there are {len(y_true)})",
+            y_pred.shape,
+        )
+    metric = ExpectedCalibrationError(num_bins, from_logits=from_logits)
+    metric.update_state(y_true, y_pred)
+    return metric
