@@ -13,8 +13,10 @@ def plot_reliability(y_true, y_pred, from_logits=False, num_bins=15):
 
     Examples are sorted into bins by the probability of the predicted class.
     For each bin that has any, the upper panel shows the share of examples that
-    are right over the mean probability, with a bar of one standard error; a
-    calibrated classifier is on the diagonal, an overconfident one below it.
+    are right over the mean probability, with a bar of one standard error (as
+    if there were one more that is right and one that is wrong, so that a few
+    examples do not look certain); a calibrated classifier is on the diagonal,
+    an overconfident one below it.
     The lower panel shows the share of the examples in each bin. The legend
     gives the expected calibration error, the mean distance from the diagonal.
 
@@ -38,7 +40,7 @@ def plot_reliability(y_true, y_pred, from_logits=False, num_bins=15):
     >>> labels = np.array([0, 1, 1, 0])
     >>> sure = np.array([[0.9, 0.1], [0.1, 0.9], [0.9, 0.1], [0.9, 0.1]])
     >>> figure = keras_vdrop.plot_reliability(labels, {"sure": sure})
-    >>> figure.axes[0].get_legend().get_texts()[1].get_text()
+    >>> figure.legends[0].get_texts()[1].get_text()
     'sure, error 0.150'
 
     Reference:
@@ -52,7 +54,7 @@ def plot_reliability(y_true, y_pred, from_logits=False, num_bins=15):
         name: _measured(y_true, predictions, from_logits, num_bins)
         for name, predictions in several.items()
     }
-    figure = drawing.new_figure("plot_reliability", figsize=(5, 6))
+    figure = drawing.new_figure("plot_reliability", figsize=(5, 7))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     upper.plot([0, 1], [0, 1], "k--", linewidth=1, label="calibrated")
     edges = np.linspace(0, 1, num_bins + 1)
@@ -62,12 +64,12 @@ def plot_reliability(y_true, y_pred, from_logits=False, num_bins=15):
         count, correct, confidence = (
             row[some] for row in (count, correct, confidence)
         )
-        accuracy = correct / count
+        smoothed = (correct + 1) / (count + 2)
         error = f"error {float(metric.result()):.3f}"
         upper.errorbar(
             confidence / count,
-            accuracy,
-            np.sqrt(accuracy * (1 - accuracy) / count),
+            correct / count,
+            np.sqrt(smoothed * (1 - smoothed) / (count + 2)),
             marker="o",
             capsize=2,
             label=f"{name}, {error}" if name else error,
@@ -76,7 +78,7 @@ def plot_reliability(y_true, y_pred, from_logits=False, num_bins=15):
         shares[some] = count / count.sum()
         lower.stairs(shares, edges)
     upper.set(ylabel="share that is right", xlim=(0, 1), ylim=(0, 1.02))
-    upper.legend(loc="upper left")
+    figure.legend(loc="outside upper left")
     lower.set(xlabel="probability of the predicted class", yscale="log")
     lower.set_ylabel("share of examples")
     for axes in (upper, lower):

@@ -42,7 +42,8 @@ def test_points_against_numpy(from_logits, one_hot):
         shares.append(inside.mean())
         if inside.any():
             share, count = correct[inside].mean(), inside.sum()
-            error = np.sqrt(share * (1 - share) / count)
+            more = (share * count + 1) / (count + 2)
+            error = np.sqrt(more * (1 - more) / (count + 2))
             expected.append((confidence[inside].mean(), share, error))
     # Of three classes the likeliest has a third at least.
     assert len(expected) == 4
@@ -59,7 +60,7 @@ def test_several_predictions_and_their_errors(tmp_path):
     figure = keras_vdrop.plot_reliability(
         labels, {"poor": probabilities, "sure": sure}
     )
-    names = [text.get_text() for text in figure.axes[0].get_legend().texts]
+    names = [text.get_text() for text in figure.legends[0].texts]
     metric = keras_vdrop.metrics.ExpectedCalibrationError()
     metric.update_state(labels, probabilities)
     poor = float(metric.result())
