@@ -16,6 +16,10 @@ import keras
 from keras import ops
 
 from keras_vdrop.dtypes import at_least_float32
+from keras_vdrop.pointwise import plus
+from keras_vdrop.pointwise import times
+from keras_vdrop.pointwise import times_rest
+from keras_vdrop.pointwise import with_gradient
 from keras_vdrop.validation import invalid
 
 # Kingma, Salimans, Welling 2015, appendix C: the cubic in alpha that stands
@@ -109,11 +113,24 @@ def polynomial(log_alpha):
     - [Kingma, Salimans, Welling, 2015](https://arxiv.org/abs/1506.02557)
     """
     log_alpha = _as_float(log_alpha)
-    alpha = ops.exp(log_alpha)
-    # The cubic minus its value at 1, divided by alpha - 1: nothing cancels,
-    # and the KL is exactly 0 at alpha = 1.
-    quotient = (C1 + C2 + C3) + alpha * ((C2 + C3) + alpha * C3)
-    return -0.5 * log_alpha - ops.expm1(log_alpha) * quotient
+    return _polynomial(log_alpha, ops.exp(log_alpha))
+
+
+def _polynomial_gradient(upstream, alpha):
+    slope = plus(alpha * (-3 * C3), -2 * C2)
+    slope = plus(times(slope, alpha), -C1)
+    slope = plus(times(slope, alpha), -0.5)
+    # All of that by alpha is in that by log alpha.
+    return times(slope, upstream), None
+
+
+@with_gradient(_polynomial_gradient, kept_from=1)
+def _polynomial(log_alpha, alpha):
+    # The cubic minus its value at 1, divided by alpha - 1: the KL is exactly
+    # 0 at alpha = 1.
+    quotient = plus(alpha * C3, C2 + C3)
+    quotient = plus(times(quotient, alpha), C1 + C2 + C3)
+    return plus(times_rest(quotient, alpha), log_alpha, -0.5)
 
 
 def lower_bound(log_alpha):

@@ -11,15 +11,10 @@ and have no tails.
 """
 
 import keras
-import numpy as np
 from keras import ops
 
+from keras_vdrop import pointwise
 from keras_vdrop.dtypes import at_least_float32
-
-# The smallest normal float32, and bfloat16: far below any variance that can
-# matter, so that the square root is unbiased, and its gradient is finite where
-# the variance is exactly zero (an all-zero row, a padded border, theta = 0).
-TINY = float(np.finfo("float32").tiny)
 
 
 def scale_noise(inputs, log_alpha, normal):
@@ -64,9 +59,9 @@ def independent(
     variance = linear(squares, variance)
     if output_scale is not None:
         variance = ops.multiply(variance, output_scale)
-    std = ops.sqrt(ops.maximum(variance, TINY))
     noise = normal(ops.shape(mean), at_least_float32(dtype))
-    return mean + ops.cast(std, dtype) * ops.cast(noise, dtype)
+    noise = ops.cast(noise, variance.dtype)
+    return mean + ops.cast(pointwise.deviation(variance, noise), dtype)
 
 
 def sampled(

@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_vdrop import sampling
 from keras_vdrop import validation
-from keras_vdrop.estimators import TINY
 from keras_vdrop.objective import variational_layers
+from keras_vdrop.pointwise import TINY
 from keras_vdrop.seeds import NoiseSeedGenerator
 
 

@@ -82,6 +82,60 @@ def gradients(loss, layer, inputs):
     ]
 
 
+def derivatives(function, *arguments):
+    """First and second derivatives of a pointwise function of some tensors.
+
+    Returns numpy arrays: the gradient by each argument, and then a list of the
+    gradients of each of these by each argument.
+    """
+    tensors = [keras.ops.convert_to_tensor(x, "float32") for x in arguments]
+    backend = keras.backend.backend()
+
+    def total(*tensors):
+        return keras.ops.sum(function(*tensors))
+
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape(persistent=True) as outer:
+            outer.watch(tensors)
+            with tf.GradientTape() as inner:
+                inner.watch(tensors)
+                value = total(*tensors)
+            first = inner.gradient(value, tensors)
+        second = [
+            outer.gradient(x, tensors, unconnected_gradients="zero")
+            for x in first
+        ]
+    elif backend == "torch":
+        import torch
+
+        tensors = [x.requires_grad_(True) for x in tensors]
+        first = torch.autograd.grad(total(*tensors), tensors, create_graph=True)
+        second = [
+            torch.autograd.grad(
+                x.sum(), tensors, retain_graph=True, materialize_grads=True
+            )
+            for x in first
+        ]
+    else:
+        import jax
+
+        every = tuple(range(len(tensors)))
+        first = jax.grad(total, every)(*tensors)
+        second = [
+            jax.grad(lambda *x, n=n: jax.grad(total, n)(*x).sum(), every)(
+                *tensors
+            )
+            for n in every
+        ]
+    to_numpy = keras.ops.convert_to_numpy
+    return (
+        [to_numpy(x) for x in first],
+        [[to_numpy(x) for x in row] for row in second],
+    )
+
+
 def operations(layer, inputs, training):
     """Names of the backend's operations in one call of a layer."""
     inputs = keras.ops.convert_to_tensor(inputs)

@@ -137,6 +137,24 @@ def test_estimator_speed(tmp_path):
     assert len(rows) == 5
 
 
+def test_benchmark(tmp_path):
+    options = ["--quick", "--rounds", 2, "--width", 8]
+    options += ["--parts", "mlp", "inference", "memory"]
+    out = run("benchmark.py", *options, folder=tmp_path)
+    assert "type B, additive" in out
+    rows = (tmp_path / "benchmark.csv").read_text().splitlines()
+    # Nine models; four in each of two networks; on torch nine again.
+    torch = keras.backend.backend() == "torch"
+    assert len(rows) == 1 + 9 + 2 * 4 + 9 * torch
+    (picture,) = tmp_path.glob("benchmark_*.png")
+    assert picture.stat().st_size > 10_000
+
+
+def test_benchmark_of_peers_without_any(tmp_path):
+    out = run("benchmark_peers.py", "--install-lines", folder=tmp_path)
+    assert "pip install" in out
+
+
 @pytest.mark.parametrize(
     "name",
     ["quickstart.py", "sparsify.py", "figure1.py", "gradient_variance.py"],

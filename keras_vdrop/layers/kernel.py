@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vdrop import estimators
+from keras_vdrop import pointwise
 from keras_vdrop import validation
 from keras_vdrop.dtypes import at_least_float32
 from keras_vdrop.layers.documentation import document_arguments
@@ -124,7 +125,7 @@ class VariationalKernel(VariationalNoise):
             return 0.0
         dtype = at_least_float32(self.variable_dtype)
         squares = ops.square(ops.cast(self.kernel, dtype))
-        return -ops.log(ops.maximum(squares, estimators.TINY))
+        return -ops.log(ops.maximum(squares, pointwise.TINY))
 
     @property
     def log_alpha(self):
@@ -217,10 +218,12 @@ class VariationalKernel(VariationalNoise):
         dtype = estimators.variance_dtype(self.compute_dtype)
         if self.parameterization == "additive":
             return {"variance": ops.cast(ops.exp(self.log_variance), dtype)}
-        alpha = ops.cast(ops.exp(self.log_alpha), dtype)
-        squares = ops.square(ops.cast(self.kernel, dtype))
+        kernel = ops.cast(self.kernel, dtype)
         if self.granularity == "weight":
-            return {"variance": ops.multiply(alpha, squares)}
+            log_alpha = ops.convert_to_tensor(self.log_alpha)
+            return {"variance": pointwise.weight_variance(log_alpha, kernel)}
+        squares = pointwise.square(kernel)
+        alpha = ops.cast(ops.exp(self.log_alpha), dtype)
         alpha = self._over_channels(alpha, inputs)
         if self.granularity == "input":
             return {"variance": squares, "input_scale": alpha}

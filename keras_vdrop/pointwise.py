@@ -1,0 +1,141 @@
+"""What is done to every weight or output, in few passes over memory.
+
+With an alpha for each weight a training step is bound by memory as much as by
+its matrix products. Automatic differentiation keeps each intermediate result
+for the backward pass, and reads it again there. So these functions have
+gradients of their own: they keep nothing but the arguments they need, and on
+torch, where each result has to be allocated, they work in place. The gradients
+are functions of the arguments, so that they can be differentiated again.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+# The smallest normal float32, and bfloat16: far below any variance that can
+# matter, so that the square root is unbiased, and its gradient is finite where
+# the variance is exactly zero (an all-zero row, a padded border, theta = 0).
+TINY = float(np.finfo("float32").tiny)
+
+BACKEND = keras.backend.backend()
+
+if BACKEND == "jax":
+    import jax
+elif BACKEND == "tensorflow":
+    import tensorflow as tf
+elif BACKEND == "torch":
+    import torch
+
+
+def with_gradient(gradient, kept_from=0):
+    """Decorator: gives a pointwise function a gradient of its own.
+
+    `gradient(upstream, *kept)` returns the gradient by each argument, or `None`
+    where it is zero. `kept` are the arguments from that one on.
+    """
+    wrappers = {"jax": _jax, "tensorflow": _tensorflow, "torch": _torch}
+    if BACKEND not in wrappers:
+        return lambda function: function
+    return lambda function: wrappers[BACKEND](function, gradient, kept_from)
+
+
+def _jax(function, gradient, kept_from):
+    def jvp(arguments, tangents):
+        # Pointwise, so a tangent is multiplied by what a gradient is.
+        products = [
+            gradient(tangent, *arguments[kept_from:])[number]
+            for number, tangent in enumerate(tangents)
+        ]
+        return function(*arguments), sum(p for p in products if p is not None)
+
+    wrapped = jax.custom_jvp(function)
+    wrapped.defjvp(jvp)
+    return wrapped
+
+
+def _tensorflow(function, gradient, kept_from):
+    @tf.custom_gradient
+    def wrapped(*arguments):
+        def backward(upstream):
+            return gradient(upstream, *arguments[kept_from:])
+
+        return function(*arguments), backward
+
+    return wrapped
+
+
+def _torch(function, gradient, kept_from):
+    class Pointwise(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*arguments):
+            return function(*arguments)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs[kept_from:])
+
+        @staticmethod
+        def backward(ctx, upstream):
+            return gradient(upstream, *ctx.saved_tensors)
+
+    return Pointwise.apply
+
+
+def times(x, y):
+    """`x * y`, in the memory of `x` unless it is differentiated."""
+    return x.mul_(y) if _in_place() else x * y
+
+
+def times_rest(x, y):
+    """`x * (1 - y)`, in the memory of `x` unless it is differentiated."""
+    return x.addcmul_(x, y, value=-1) if _in_place() else x * (1.0 - y)
+
+
+def plus(x, y, factor=None):
+    """`x + factor * y`, in the memory of `x` unless it is differentiated."""
+    if _in_place():
+        return x.add_(y, alpha=1 if factor is None else factor)
+    return x + y if factor is None else x + factor * y
+
+
+def _in_place():
+    return BACKEND == "torch" and not torch.is_grad_enabled()
+
+
+@with_gradient(lambda upstream, x: (times(upstream * x, 2.0),))
+def square(x):
+    """`x**2`."""
+    return ops.square(x)
+
+
+def weight_variance(log_alpha, kernel):
+    """`alpha * kernel**2`, for an alpha of each weight."""
+    alpha = ops.cast(ops.exp(log_alpha), kernel.dtype)
+    return _weight_variance(ops.cast(log_alpha, kernel.dtype), alpha, kernel)
+
+
+def _weight_variance_gradient(upstream, alpha, kernel):
+    product = times(upstream * alpha, kernel)
+    # All of that by alpha is in that by log alpha.
+    return product * kernel, None, times(product, 2.0)
+
+
+@with_gradient(_weight_variance_gradient, kept_from=1)
+def _weight_variance(_, alpha, kernel):
+    return times(ops.square(kernel), alpha)
+
+
+def _deviation_gradient(upstream, variance, noise):
+    # Below the limit there is no mask: what is as small as that are inputs or
+    # weights, by which this will be multiplied.
+    slope = ops.rsqrt(ops.maximum(variance, TINY))
+    slope = times(times(slope, noise), upstream)
+    return times(slope, 0.5), None
+
+
+@with_gradient(_deviation_gradient)
+def deviation(variance, noise):
+    """`sqrt(variance) * noise`, without a gradient by the noise."""
+    return times(ops.sqrt(ops.maximum(variance, TINY)), noise)
