@@ -100,7 +100,7 @@ class Benchmark:
         self.write(what, network, size, batch_size, table)
 
     def memory(self, size, batch_size):
-        """What torch keeps for the backward pass, in MB."""
+        """What torch keeps for the backward pass, weights included."""
         if not self.versions["backend"].startswith("torch"):
             print("\nMemory is measured on torch alone.")
             return
@@ -145,7 +145,7 @@ class Benchmark:
 
 
 def kept_by_torch(model, batch_size):
-    """Storage of all tensors saved in a training step, weights included."""
+    """Storage of the weights, and of what is saved in a training step."""
     import keras
     import torch
 
@@ -158,6 +158,8 @@ def kept_by_torch(model, batch_size):
         storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
+    for variable in model.trainable_variables:
+        keep(variable.value)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         loss = model.compute_loss(x, y, model(x, training=True), training=True)
     loss.backward()

@@ -396,12 +396,6 @@ def check(rows):
             sys.exit(f"The loss of {name} is {loss}.")
 
 
-def cores():
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
-
-
 def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0],
@@ -411,7 +405,7 @@ def parse_arguments():
     option("--rounds", type=int, default=30)
     option("--batch-size", type=int, default=128)
     option("--widths", nargs="+", type=int, default=[1024, 1024, 1024])
-    option("--threads", type=int, default=cores())
+    option("--threads", type=int, default=timing.cores())
     option("--out", default="benchmark_peers.csv")
     option(
         "--install-lines",

@@ -61,7 +61,8 @@ def _tensorflow(function, gradient, kept_from):
 
         return function(*arguments), backward
 
-    return wrapped
+    # Variables would have to be told of apart.
+    return lambda *arguments: wrapped(*map(tf.convert_to_tensor, arguments))
 
 
 def _torch(function, gradient, kept_from):
@@ -110,21 +111,16 @@ def square(x):
     return ops.square(x)
 
 
+def _weight_variance_gradient(upstream, log_alpha, kernel):
+    # An exponential again costs no more than to keep the first.
+    product = times(times(ops.exp(log_alpha), upstream), kernel)
+    return product * kernel, times(product, 2.0)
+
+
+@with_gradient(_weight_variance_gradient)
 def weight_variance(log_alpha, kernel):
-    """`alpha * kernel**2`, for an alpha of each weight."""
-    alpha = ops.cast(ops.exp(log_alpha), kernel.dtype)
-    return _weight_variance(ops.cast(log_alpha, kernel.dtype), alpha, kernel)
-
-
-def _weight_variance_gradient(upstream, alpha, kernel):
-    product = times(upstream * alpha, kernel)
-    # All of that by alpha is in that by log alpha.
-    return product * kernel, None, times(product, 2.0)
-
-
-@with_gradient(_weight_variance_gradient, kept_from=1)
-def _weight_variance(_, alpha, kernel):
-    return times(ops.square(kernel), alpha)
+    """`exp(log_alpha) * kernel**2`, for an alpha of each weight."""
+    return times(times(ops.exp(log_alpha), kernel), kernel)
 
 
 def _deviation_gradient(upstream, variance, noise):

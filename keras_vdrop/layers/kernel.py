@@ -218,10 +218,12 @@ class VariationalKernel(VariationalNoise):
         dtype = estimators.variance_dtype(self.compute_dtype)
         if self.parameterization == "additive":
             return {"variance": ops.cast(ops.exp(self.log_variance), dtype)}
-        kernel = ops.cast(self.kernel, dtype)
         if self.granularity == "weight":
             log_alpha = ops.convert_to_tensor(self.log_alpha)
-            return {"variance": pointwise.weight_variance(log_alpha, kernel)}
+            kernel = ops.cast(self.kernel, log_alpha.dtype)
+            variance = pointwise.weight_variance(log_alpha, kernel)
+            return {"variance": ops.cast(variance, dtype)}
+        kernel = ops.cast(self.kernel, dtype)
         squares = pointwise.square(kernel)
         alpha = ops.cast(ops.exp(self.log_alpha), dtype)
         alpha = self._over_channels(alpha, inputs)
