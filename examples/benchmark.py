@@ -201,7 +201,7 @@ def draw(rows, options):
         return
     groups = {}
     for row in rows:
-        if row["what"] in ("train_on_batch", "fit") and len(rows) > 1:
+        if row["what"] in ("train_on_batch", "fit"):
             key = (row["what"], row["network"], row["size"], row["batch_size"])
             groups.setdefault(key, []).append(row)
     full = [own for own in groups.values() if len(own) > len(GROWING)]
