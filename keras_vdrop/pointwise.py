@@ -91,7 +91,7 @@ def times(x, y):
 
 def times_rest(x, y):
     """`x * (1 - y)`, in the memory of `x` unless it is differentiated."""
-    return x.addcmul_(x, y, value=-1) if _in_place() else x * (1.0 - y)
+    return x.addcmul_(x, y, value=-1) if _in_place() else x - x * y
 
 
 def plus(x, y, factor=None):
