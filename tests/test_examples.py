@@ -124,7 +124,8 @@ def test_uncertainty_and_its_resuming(tmp_path):
 
 
 def test_regression(tmp_path):
-    out = run("regression.py", "--epochs", 2, folder=tmp_path)
+    options = ["--epochs", 2, "--samples", 10]
+    out = run("regression.py", *options, folder=tmp_path)
     assert "beyond" in out
     assert (tmp_path / "regression.png").stat().st_size > 10_000
 
