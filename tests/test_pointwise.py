@@ -138,9 +138,9 @@ def test_layer_against_finite_differences(posterior):
 
 def test_torch_keeps_four_times_what_dense_keeps():
     """Of memory for the backward pass, with an alpha for each weight."""
-    torch = pytest.importorskip("torch")
     if keras.backend.backend() != "torch":
         pytest.skip("Only torch tells what it keeps.")
+    import torch
 
     def kept(layer):
         layer.build((None, 1024))
