@@ -94,7 +94,9 @@ def fit(model, x, y, epochs):
 
 def predict(model, x, samples):
     """Mean, deviation by the weights, and that with the noise of the data."""
-    found = keras_vdrop.predict(model, x, samples, seed=0, verbose=0)
+    found = keras_vdrop.predict(
+        model, x, samples, batch_size=len(x), seed=0, verbose=0
+    )
     return found.mean, found.std, np.sqrt(found.std**2 + NOISE**2)
 
 
