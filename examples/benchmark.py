@@ -38,6 +38,7 @@ GROWING = ("Dense", BASE, "type A", "type B, layer", "type B, weight")
 INFERENCE = ("Dense", "type A", "type B, layer", "type B, weight")
 # Batches in an epoch of `fit`.
 EPOCH = 10
+FIT = f"fit of {EPOCH} batches"
 PARTS = ("mlp", "fit", "cifar", "inference", "memory", "growth")
 
 
@@ -66,7 +67,7 @@ def data_for(model, examples):
 
 def step_of(what, model, batch_size):
     """What is timed: it has ended when its result is a number or an array."""
-    if what == "fit":
+    if what == FIT:
         x, y = data_for(model, EPOCH * batch_size)
         return lambda: model.fit(x, y, batch_size=batch_size, verbose=0)
     x, y = data_for(model, batch_size)
@@ -85,9 +86,12 @@ class Benchmark:
         self.options = options
         self.results = Results(options.out)
         self.versions = versions()
-        self.rows = []
+        # What is drawn: comparisons of all models, and series of others.
+        self.compared = []
+        self.grown = {}
 
     def time(self, what, network, size, batch_size, names=tuple(MODELS)):
+        """Returns the rows it has written."""
         self.announce(what, network, size, batch_size)
         steps = {
             name: step_of(what, build(name, network, size), batch_size)
@@ -97,7 +101,14 @@ class Benchmark:
         seconds = timing.alternate(steps, self.options.rounds)
         table = timing.compare(seconds, base)
         timing.show(table, base)
-        self.write(what, network, size, batch_size, table)
+        return self.write(what, network, size, batch_size, table)
+
+    def compare(self, *arguments):
+        self.compared.append(self.time(*arguments))
+
+    def grow(self, name, place, widths, batch_size):
+        rows = self.time("train_on_batch", "mlp", widths, batch_size, GROWING)
+        self.grown.setdefault(name, []).append((place, rows))
 
     def memory(self, size, batch_size):
         """What torch keeps for the backward pass, weights included."""
@@ -124,6 +135,7 @@ class Benchmark:
 
     def write(self, what, network, size, batch_size, table):
         text = " ".join(map(str, size)) if isinstance(size, list) else size
+        rows = []
         for name, columns in table.items():
             row = {
                 "what": what,
@@ -141,7 +153,8 @@ class Benchmark:
                 **self.versions,
             }
             self.results.append(row)
-            self.rows.append(row)
+            rows.append(row)
+        return rows
 
 
 def kept_by_torch(model, batch_size):
@@ -171,86 +184,60 @@ def run(benchmark, options):
     widths = 3 * [options.width]
     if "mlp" in parts:
         for batch_size in [128] if quick else [128, 1000]:
-            benchmark.time("train_on_batch", "mlp", widths, batch_size)
+            benchmark.compare("train_on_batch", "mlp", widths, batch_size)
     if "fit" in parts and not quick:
-        benchmark.time("fit", "mlp", widths, 128)
+        benchmark.compare(FIT, "mlp", widths, 128)
     if "cifar" in parts:
         for size in [1] if quick else [1, 2]:
             names = GROWING if quick else tuple(MODELS)
-            benchmark.time("train_on_batch", "cifar", size, 128, names)
+            benchmark.compare("train_on_batch", "cifar", size, 128, names)
     if "inference" in parts:
         for network, size in [("mlp", widths), ("cifar", 1)]:
             benchmark.time("inference", network, size, 128, INFERENCE)
     if "memory" in parts:
         benchmark.memory(widths, 128)
     if "growth" in parts:
-        step, few = "train_on_batch", 2 if quick else 9
-        for width in [256, 512, 1024, 2048, 4096][:few]:
-            benchmark.time(step, "mlp", 2 * [width], 128, GROWING)
-        for batch_size in [32, 128, 512, 2048][:few]:
-            benchmark.time(step, "mlp", 2 * [512], batch_size, GROWING)
-        for depth in [1, 2, 4, 8][:few]:
-            benchmark.time(step, "mlp", depth * [512], 128, GROWING)
+        most = 2 if quick else None
+        for width in [256, 512, 1024, 2048, 4096][:most]:
+            benchmark.grow("width", width, 2 * [width], 128)
+        for batch_size in [32, 128, 512, 2048][:most]:
+            benchmark.grow("batch size", batch_size, 2 * [512], batch_size)
+        for depth in [1, 2, 4, 8][:most]:
+            benchmark.grow("hidden layers", depth, depth * [512], 128)
 
 
-def draw(rows, options):
+def draw(benchmark, options):
     try:
         from matplotlib.figure import Figure
     except ImportError:
         print("No picture without matplotlib: pip install matplotlib")
         return
-    groups = {}
-    for row in rows:
-        if row["what"] in ("train_on_batch", "fit"):
-            key = (row["what"], row["network"], row["size"], row["batch_size"])
-            groups.setdefault(key, []).append(row)
-    full = [own for own in groups.values() if len(own) > len(GROWING)]
-    grown = {
-        "width": [
-            own
-            for (_, network, size, batch), own in groups.items()
-            if network == "mlp" and len(own) == len(GROWING) and batch == 128
-            if len(str(size).split()) == 2
-        ],
-        "batch size": [
-            own
-            for (_, network, size, _), own in groups.items()
-            if network == "mlp" and len(own) == len(GROWING)
-            if size == "512 512"
-        ],
-        "depth": [
-            own
-            for (_, network, size, batch), own in groups.items()
-            if network == "mlp" and len(own) == len(GROWING) and batch == 128
-            if set(str(size).split()) == {"512"}
-        ],
-    }
-    grown = {name: own for name, own in grown.items() if len(own) > 1}
-    columns = max(len(full), len(grown), 1)
-    heights = bool(full) + bool(grown)
-    if not heights:
+    lines = [own for own in (benchmark.compared, benchmark.grown) if own]
+    if not lines:
         return
-    figure = Figure(figsize=(4 * columns, 4 * heights), layout="constrained")
+    columns = max(map(len, lines))
+    size = (4 * columns, 4 * len(lines))
+    figure = Figure(figsize=size, layout="constrained")
+    backend = benchmark.versions["backend"]
     figure.suptitle(
-        f"{rows[0]['backend']}, threads: {rows[0]['threads']}; ratio of the "
-        f"time of a step to {BASE}, with quartiles"
+        f"{backend}, threads: {options.threads}\n"
+        f"ratio of the time to {BASE}, with quartiles"
     )
-    axes = figure.subplots(heights, columns, squeeze=False)
-    for panel in axes.flat:
-        panel.set_visible(False)
-    for panel, own in zip(axes[0], full, strict=False):
-        draw_ratios(panel, own)
-    for panel, (name, own) in zip(axes[-1], grown.items(), strict=False):
-        draw_growth(panel, name, own)
-    picture = os.path.splitext(options.out)[0] + (
-        f"_{rows[0]['backend'].split()[0]}_{options.threads}.png"
-    )
+    axes = figure.subplots(len(lines), columns, squeeze=False)
+    for line, panels in zip(lines, axes, strict=True):
+        for unused in panels[len(line) :]:
+            unused.remove()
+    for panel, rows in zip(axes[0], benchmark.compared, strict=False):
+        draw_ratios(panel, rows)
+    for panel, name in zip(axes[-1], benchmark.grown, strict=False):
+        draw_growth(panel, name, benchmark.grown[name])
+    stem = os.path.splitext(options.out)[0]
+    picture = f"{stem}_{backend.split()[0]}_{options.threads}.png"
     figure.savefig(picture, dpi=120)
     print(f"\nDrew {picture}")
 
 
 def draw_ratios(panel, rows):
-    panel.set_visible(True)
     names = [row["model"] for row in rows]
     ratio, low, high = (
         [float(row[column]) for row in rows]
@@ -271,22 +258,14 @@ def draw_ratios(panel, rows):
     )
 
 
-def draw_growth(panel, name, groups):
-    panel.set_visible(True)
-    place = {
-        "width": lambda row: int(row["size"].split()[0]),
-        "batch size": lambda row: row["batch_size"],
-        "depth": lambda row: len(row["size"].split()),
-    }[name]
-    groups = sorted(groups, key=lambda rows: place(rows[0]))
+def draw_growth(panel, name, series):
+    places = [place for place, _ in series]
     for number, model in enumerate(GROWING):
-        panel.plot(
-            [place(rows[number]) for rows in groups],
-            [float(rows[number]["ratio"]) for rows in groups],
-            "o-",
-            label=model,
-        )
+        ratios = [float(rows[number]["ratio"]) for _, rows in series]
+        panel.plot(places, ratios, "o-", label=model)
     panel.set(xlabel=name, xscale="log", ylabel="ratio", ylim=(0, None))
+    panel.set_xticks(places, places)
+    panel.minorticks_off()
     panel.legend(fontsize="small")
 
 
@@ -299,16 +278,16 @@ def main():
     option("--quick", action="store_true", help="in under two minutes")
     option("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     option("--width", type=int, default=1024, help="of the hidden layers")
-    option("--rounds", type=int, help="30 if not given, or 8 if quick")
+    option("--rounds", type=int, help="30 if not given, or 5 if quick")
     option("--threads", type=int, help="all cores if not given")
     option("--out", default="benchmark.csv")
     options = parser.parse_args()
-    options.rounds = options.rounds or (8 if options.quick else 30)
+    options.rounds = options.rounds or (5 if options.quick else 30)
     options.threads = options.threads or timing.cores()
     timing.limit_threads(options.threads)
     benchmark = Benchmark(options)
     run(benchmark, options)
-    draw(benchmark.rows, options)
+    draw(benchmark, options)
 
 
 if __name__ == "__main__":

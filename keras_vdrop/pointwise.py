@@ -101,13 +101,6 @@ def plus(x, y, factor=None):
     return x + y if factor is None else x + factor * y
 
 
-def at_most(x, bound):
-    """`minimum(x, bound)`, in the memory of `x` unless it is differentiated."""
-    if not _in_place():
-        return ops.minimum(x, bound)
-    return x.clamp_(max=bound)
-
-
 def _in_place():
     return BACKEND == "torch" and not torch.is_grad_enabled()
 

@@ -77,6 +77,31 @@ def test_polynomial():
 
 
 @pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: pointwise.square(x),
+        pointwise.weight_variance,
+        pointwise.deviation,
+        lambda x, y: divergence.polynomial(x),
+    ],
+)
+def test_torch_leaves_what_it_is_given_alone(function):
+    """It works in place, forward and backward."""
+    if keras.backend.backend() != "torch":
+        pytest.skip("The others do not work in place.")
+    import torch
+
+    x, y, upstream = (
+        torch.tensor(value, dtype=torch.float32)
+        for value in values((-2, -1), (1, 2), (1, 2))
+    )
+    given = [x, y, upstream]
+    before = [tensor.clone() for tensor in given]
+    function(x.requires_grad_(), y.requires_grad_()).backward(upstream)
+    assert all(map(torch.equal, given, before))
+
+
+@pytest.mark.parametrize(
     "posterior",
     [
         {"granularity": "weight"},

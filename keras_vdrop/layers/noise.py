@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_vdrop import divergence
-from keras_vdrop import pointwise
 from keras_vdrop import sampling
 from keras_vdrop import validation
 from keras_vdrop.dtypes import at_least_float32
@@ -126,10 +125,8 @@ class VariationalNoise:
         return ops.full(shape, log_alpha, dtype) - self.log_alpha_offset()
 
     def _constrain(self, value):
-        # In place, because the result is assigned to the variable anyway.
-        value = ops.convert_to_tensor(value)
         bound = math.log(self.max_alpha) - self.log_alpha_offset()
-        return pointwise.at_most(value, bound)
+        return ops.minimum(value, bound)
 
     def _kl_nats(self, value):
         log_alpha = value + self.log_alpha_offset()
