@@ -21,7 +21,8 @@ METHODS = (
     "gaussian_b",
     "variational_b",
 )
-INPUT_RATE, HIDDEN_RATE = 0.2, 0.5
+# Dropout rates before the first layer and before the others.
+RATES = (0.2, 0.5)
 
 
 def add_data_arguments(parser):
@@ -125,20 +126,21 @@ def block(method, layer, rate, noise=None, **arguments):
     ]
 
 
-def dense_network(method, shape, widths, noise=None):
+def dense_network(method, shape, widths, noise=None, rates=RATES):
     """ReLU layers of these widths, and ten logits."""
     layers = []
     for width in widths:
-        rate = HIDDEN_RATE if layers else INPUT_RATE
+        rate = rates[1] if layers else rates[0]
         layers += block(
             method, "Dense", rate, noise, units=width, activation="relu"
         )
-    layers += block(method, "Dense", HIDDEN_RATE, noise, units=10)
+    layers += block(method, "Dense", rates[1], noise, units=10)
     return keras.Sequential([keras.Input(shape), *layers])
 
 
-def convolutional_network(method, shape, size, noise=None):
+def convolutional_network(method, shape, size, noise=None, rates=RATES):
     """The paper's network for CIFAR-10: `size` is its k."""
+    input_rate, rate = rates
     convolution = {
         "kernel_size": 3,
         "strides": 2,
@@ -150,7 +152,7 @@ def convolutional_network(method, shape, size, noise=None):
         *block(
             method,
             "Conv2D",
-            INPUT_RATE,
+            input_rate,
             noise,
             filters=32 * size,
             **convolution,
@@ -158,15 +160,15 @@ def convolutional_network(method, shape, size, noise=None):
         *block(
             method,
             "Conv2D",
-            HIDDEN_RATE,
+            rate,
             noise,
             filters=64 * size,
             **convolution,
         ),
         keras.layers.Flatten(),
-        *block(method, "Dense", HIDDEN_RATE, noise, **hidden),
-        *block(method, "Dense", HIDDEN_RATE, noise, **hidden),
-        *block(method, "Dense", HIDDEN_RATE, noise, units=10),
+        *block(method, "Dense", rate, noise, **hidden),
+        *block(method, "Dense", rate, noise, **hidden),
+        *block(method, "Dense", rate, noise, units=10),
     ]
     return keras.Sequential([keras.Input(shape), *layers])
 
@@ -179,10 +181,10 @@ def adaptive_layers(model):
     ]
 
 
-def compile_classifier(model, num_examples, optimizer):
+def compile_classifier(model, num_examples, optimizer, kl_downscale=1.0):
     """Cross-entropy, and the KL of layers that learn their rates."""
     for layer in adaptive_layers(model):
-        layer.set_num_examples(num_examples, layer.kl_downscale)
+        layer.set_num_examples(num_examples, layer.kl_downscale * kl_downscale)
     model.compile(
         optimizer,
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),

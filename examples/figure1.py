@@ -77,7 +77,17 @@ def parse_arguments():
         choices=("layer", "input", "output", "weight"),
         help="what a learned rate belongs to",
     )
+    option(
+        "--rates",
+        nargs=2,
+        type=float,
+        default=[0.2, 0.5],
+        metavar="P",
+        help="of dropout before the first layer and before the others: fixed, "
+        "or where learning begins",
+    )
     option("--kl", default="polynomial", help="divergence of learned rates")
+    option("--kl-downscale", type=float, default=1.0, help="divides it further")
     option("--average", type=float, default=0.999, help="of the weights")
     option(
         "--backend",
@@ -106,6 +116,7 @@ def parse_arguments():
 def settings_of(method, size, seed, options):
     """What tells one run from another: the first columns of the CSV."""
     adaptive = method.startswith("variational")
+    rates = " ".join(map(str, options.rates))
     return {
         "data": options.data,
         "method": method,
@@ -115,8 +126,10 @@ def settings_of(method, size, seed, options):
         "patience": options.patience,
         "batch_size": options.batch_size,
         "average": options.average,
+        "initial_rates": rates if method != "none" else "",
         "granularity": options.granularity if adaptive else "",
         "kl": options.kl if adaptive else "",
+        "kl_downscale": options.kl_downscale if adaptive else "",
     }
 
 
@@ -127,8 +140,10 @@ def build(method, size, shape, options):
     if method.startswith("variational"):
         noise = {"granularity": options.granularity, "kl": options.kl}
     if options.data == "cifar10":
-        return experiments.convolutional_network(method, shape, size, noise)
-    return experiments.dense_network(method, shape, 3 * [size], noise)
+        network = experiments.convolutional_network
+    else:
+        network, size = experiments.dense_network, 3 * [size]
+    return network(method, shape, size, noise, options.rates)
 
 
 def train(model, train_data, validation_data, options, label):
@@ -140,6 +155,7 @@ def train(model, train_data, validation_data, options, label):
         model,
         len(train_data[0]),
         keras.optimizers.Adam(use_ema=True, ema_momentum=options.average),
+        options.kl_downscale,
     )
     stopping = keras.callbacks.EarlyStopping(
         monitor="val_accuracy",

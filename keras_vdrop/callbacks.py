@@ -1,5 +1,6 @@
 """Callbacks for `fit`."""
 
+import inspect
 import os
 import time
 
@@ -71,19 +72,18 @@ class DropoutRateLogger(keras.callbacks.Callback):
     - `val_nll`: the same for `val_loss`, where there is no noise.
 
     So `loss = nll + kl_term`, plus the regularizers of weights if there are
-    any. The values of a layer are those at the end of the epoch. `kl_term` and
-    `nll` are means over the batches, as `loss` is: the regularization is
-    computed before about 16 of them and interpolated for the others. `val_nll`
-    is not interpolated. What layers add to the loss for their outputs
-    (`add_loss`, `activity_regularizer`) remains in `nll`. A metric of yours
-    that is called `nll` or `kl_term` is left as it is.
+    any. The values of a layer are those at the end of the epoch, before another
+    callback swaps weights. `kl_term` and `nll` are means over the batches, as
+    `loss` is: the regularization is computed before about 16 of them and
+    interpolated for the others. `val_nll` is not interpolated. What layers add
+    to the loss for their outputs (`add_loss`, `activity_regularizer`) remains
+    in `nll`. A metric of yours that is called `nll` or `kl_term` is left as it
+    is.
 
-    The progress bar and the history of `fit` show the keys wherever the
-    callback is in the list, because Keras puts those two behind it. Any other
-    callback sees what the ones before it have put into `logs`: to show or to
-    monitor the keys, `CSVLogger`, `TensorBoard`, `EarlyStopping` and their like
-    have to come later in the list, as with `learning_rate` of Keras's
-    `LearningRateScheduler`. A callback that monitors a key needs its `mode`.
+    The callback may be anywhere in the list given to `fit`: it moves to the
+    front, so that the progress bar, the history, `CSVLogger`, `TensorBoard`,
+    `EarlyStopping` and their like all see the keys. A callback that monitors
+    one needs its `mode`.
 
     Args:
         threshold: Float, a limit of log alpha. Weights above 3, the default,
@@ -122,6 +122,10 @@ class DropoutRateLogger(keras.callbacks.Callback):
         self._writer = None
         if log_dir is not None:
             _import_tensorboard()
+
+    def set_model(self, model):
+        super().set_model(model)
+        _move_to_front(self)
 
     def on_train_begin(self, logs=None):
         insight.report(self.model)  # Refuses a model that has no rates.
@@ -205,6 +209,24 @@ class DropoutRateLogger(keras.callbacks.Callback):
             logs.setdefault("nll", logs["loss"] - float(total))
         if "val_loss" in logs and self._evaluated is not None:
             logs.setdefault("val_nll", logs["val_loss"] - self._evaluated[1])
+
+
+def _move_to_front(callback):
+    """Puts a callback before all others of the list that is being set up.
+
+    Each callback sees what those before it have put into `logs`. Keras 3.15
+    gives none of them the list, but it is the list that calls `set_model`.
+    Called by anything else, nothing is moved.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, keras.callbacks.CallbackList):
+            others = [each for each in caller.callbacks if each is not callback]
+            if len(others) < len(caller.callbacks):
+                caller.callbacks = [callback, *others]
+                return
+        frame = frame.f_back
 
 
 class _HistogramWriter:
