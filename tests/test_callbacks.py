@@ -55,6 +55,40 @@ def test_warmup_from_a_start_and_resumed():
     np.testing.assert_allclose(weights, [0.75, 1, 1], rtol=1e-6)
 
 
+@pytest.mark.parametrize("warmup_first", [True, False])
+def test_warmup_goes_on_from_a_backup(warmup_first, tmp_path):
+    class Crash(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    x = np.zeros((4, 3), "float32")
+
+    def train(*more):
+        model = keras.Sequential(
+            [keras.Input((3,)), keras_vdrop.VariationalDense(3, rate=0.2)]
+        )
+        keras_vdrop.set_num_examples(model, 5)
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+        full = float(keras.ops.convert_to_numpy(model.losses[0]))
+        callbacks = [
+            KLWarmup(4),
+            keras.callbacks.BackupAndRestore(tmp_path / "backup"),
+        ]
+        history = model.fit(
+            x,
+            x,
+            epochs=6,
+            callbacks=[*callbacks[:: 1 if warmup_first else -1], *more],
+            verbose=0,
+        )
+        return np.array(history.history["loss"]) / full
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Crash())
+    np.testing.assert_allclose(train(), [0.5, 0.75, 1, 1], rtol=1e-4)
+
+
 def test_warmup_of_a_model_that_fit_builds():
     model = keras.Sequential([keras_vdrop.VariationalDense(3, rate=0.2)])
     keras_vdrop.set_num_examples(model, 5)
