@@ -14,6 +14,7 @@ import keras
 from keras import ops
 
 from keras_vdrop import pointwise
+from keras_vdrop import products
 from keras_vdrop.dtypes import at_least_float32
 
 
@@ -39,24 +40,26 @@ def independent(
     linear,
     inputs,
     kernel,
-    variance,
     normal,
+    log_alpha=None,
+    variance=None,
     input_scale=None,
     output_scale=None,
 ):
     """Independent weight noise, locally reparameterized (type B).
 
     `linear(a, theta) + sqrt(linear(a**2, variance)) * zeta` with
-    `zeta ~ N(0, 1)`, where `variance` is that of the weights. A factor of it
-    that belongs to the inputs or to the outputs multiplies those instead,
-    which are smaller.
+    `zeta ~ N(0, 1)`, where `variance` is that of the weights: given, or
+    `alpha * theta**2`. A factor of it that belongs to the inputs or to the
+    outputs multiplies those instead, which are smaller.
     """
-    mean = linear(inputs, kernel)
-    dtype = keras.backend.standardize_dtype(mean.dtype)
-    squares = ops.square(ops.cast(inputs, variance.dtype))
+    dtype = keras.backend.standardize_dtype(inputs.dtype)
+    squares = ops.square(ops.cast(inputs, variance_dtype(dtype)))
     if input_scale is not None:
         squares = _scale_inputs(squares, input_scale)
-    variance = linear(squares, variance)
+    mean, variance = products.moments(
+        linear, inputs, squares, kernel, log_alpha, variance
+    )
     if output_scale is not None:
         variance = ops.multiply(variance, output_scale)
     noise = normal(ops.shape(mean), at_least_float32(dtype))

@@ -101,6 +101,11 @@ def plus(x, y, factor=None):
     return x + y if factor is None else x + factor * y
 
 
+def plus_product(x, y, z):
+    """`x + y @ z`, in the memory of `x` unless it is differentiated."""
+    return x.addmm_(y, z) if _in_place() else x + y @ z
+
+
 def _in_place():
     return BACKEND == "torch" and not torch.is_grad_enabled()
 

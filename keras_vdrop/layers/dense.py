@@ -1,7 +1,6 @@
 """The variational form of `keras.layers.Dense`."""
 
 import keras
-from keras import ops
 
 from keras_vdrop.layers.kernel import VariationalKernel
 
@@ -53,5 +52,4 @@ class VariationalDense(VariationalKernel, keras.layers.Dense):
     - [Kingma, Salimans, Welling, 2015](https://arxiv.org/abs/1506.02557)
     """
 
-    def linear(self, inputs, kernel):
-        return ops.matmul(inputs, kernel)
+    linear = staticmethod(keras.ops.matmul)

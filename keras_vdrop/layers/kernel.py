@@ -19,12 +19,12 @@ UNSUPPORTED = ("lora_rank", "lora_alpha", "quantization_config")
 class VariationalKernel(VariationalNoise):
     """Mixin: a Keras layer whose kernel is random while it trains.
 
-    A layer supplies its linear map and nothing else:
+    A layer supplies its linear map, a function of its inputs and any kernel,
+    and nothing else:
 
     ```python
     class VariationalDense(VariationalKernel, keras.layers.Dense):
-        def linear(self, inputs, kernel):
-            return keras.ops.matmul(inputs, kernel)
+        linear = staticmethod(keras.ops.matmul)
     ```
 
     Outside training the layer is the Keras layer, by its own `call`.
@@ -120,18 +120,21 @@ class VariationalKernel(VariationalNoise):
         additive = self.parameterization == "additive"
         return "log_variance" if additive else "log_alpha"
 
-    def log_alpha_offset(self):
+    def to_log_alpha(self, value):
         if self.parameterization == "multiplicative":
-            return 0.0
+            return value
+        return ops.subtract(value, self._log_squares())
+
+    def from_log_alpha(self, log_alpha):
+        if self.parameterization == "multiplicative":
+            return log_alpha
+        return ops.add(log_alpha, self._log_squares())
+
+    def _log_squares(self):
+        """Of the means: log alpha is the log variance minus these."""
         dtype = at_least_float32(self.variable_dtype)
         squares = ops.square(ops.cast(self.kernel, dtype))
-        return -ops.log(ops.maximum(squares, pointwise.TINY))
-
-    @property
-    def log_alpha(self):
-        if self.parameterization == "multiplicative":
-            return self._noise_variable
-        return ops.add(self._noise_variable, self.log_alpha_offset())
+        return ops.log(ops.maximum(squares, pointwise.TINY))
 
     @property
     def log_variance(self):
@@ -166,8 +169,8 @@ class VariationalKernel(VariationalNoise):
         return estimators.independent(
             self.linear,
             inputs,
-            self.kernel,
-            normal=self.normal,
+            ops.convert_to_tensor(self.kernel),
+            self.normal,
             **self._weight_variance(inputs),
         )
 
@@ -214,22 +217,16 @@ class VariationalKernel(VariationalNoise):
         return {"kernel": kernel, "std": kernel, factor: scale}
 
     def _weight_variance(self, inputs):
-        """In factors: of the weights, and of the inputs or the outputs."""
+        """In the terms `independent` takes."""
         dtype = estimators.variance_dtype(self.compute_dtype)
         if self.parameterization == "additive":
             return {"variance": ops.cast(ops.exp(self.log_variance), dtype)}
         if self.granularity == "weight":
-            log_alpha = ops.convert_to_tensor(self.log_alpha)
-            kernel = ops.cast(self.kernel, log_alpha.dtype)
-            variance = pointwise.weight_variance(log_alpha, kernel)
-            return {"variance": ops.cast(variance, dtype)}
-        kernel = ops.cast(self.kernel, dtype)
-        squares = pointwise.square(kernel)
+            return {"log_alpha": ops.convert_to_tensor(self.log_alpha)}
         alpha = ops.cast(ops.exp(self.log_alpha), dtype)
         alpha = self._over_channels(alpha, inputs)
-        if self.granularity == "input":
-            return {"variance": squares, "input_scale": alpha}
-        return {"variance": squares, "output_scale": alpha}
+        side = "input" if self.granularity == "input" else "output"
+        return {f"{side}_scale": alpha}
 
     def _channels_first(self):
         return getattr(self, "data_format", None) == "channels_first"

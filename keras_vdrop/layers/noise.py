@@ -111,25 +111,29 @@ class VariationalNoise:
     # What the variable of the noise is. Here it is log alpha itself.
     noise_variable_name = "log_alpha"
 
-    def log_alpha_offset(self):
-        """Log alpha minus the variable of the noise."""
-        return 0.0
+    def to_log_alpha(self, value):
+        """Log alpha, of a value of the variable of the noise."""
+        return value
+
+    def from_log_alpha(self, log_alpha):
+        """The value of the variable of the noise for a log alpha."""
+        return log_alpha
 
     @property
     def log_alpha(self):
         """Log alpha: a variable, or a tensor where it is derived from some."""
-        return self._noise_variable
+        return self.to_log_alpha(self._noise_variable)
 
     def _initial_noise(self, shape, dtype):
         log_alpha = math.log(self.rate / (1 - self.rate))
-        return ops.full(shape, log_alpha, dtype) - self.log_alpha_offset()
+        return self.from_log_alpha(ops.full(shape, log_alpha, dtype))
 
     def _constrain(self, value):
-        bound = math.log(self.max_alpha) - self.log_alpha_offset()
+        bound = self.from_log_alpha(math.log(self.max_alpha))
         return ops.minimum(value, bound)
 
     def _kl_nats(self, value):
-        log_alpha = value + self.log_alpha_offset()
+        log_alpha = ops.convert_to_tensor(self.to_log_alpha(value))
         return self._kl_count * ops.sum(self.divergence(log_alpha))
 
     def _kl_loss(self, value):
