@@ -49,10 +49,12 @@ def test_sparsify_and_its_resuming(tmp_path):
 def test_figure1_and_its_resuming(tmp_path):
     options = ["digits", "--epochs", 2, "--seeds", 0, "--widths", 8]
     options += ["--backend", keras.backend.backend()]
+    options += ["--rates", 0.1, 0.3, "--kl-downscale", 2]
     out = run("figure1.py", *options, folder=tmp_path)
     assert "variational A2" in out and "7 runs, 0 of them done" in out
     rows = (tmp_path / "figure1_digits.csv").read_text()
     assert len(rows.splitlines()) == 8
+    assert rows.count(",0.1 0.3,") == 6 and rows.count(",2.0,") == 3
     out = run("figure1.py", *options, folder=tmp_path)
     assert "7 runs, 7 of them done" in out
     assert (tmp_path / "figure1_digits.csv").read_text() == rows
