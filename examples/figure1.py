@@ -308,73 +308,101 @@ def draw(table, options):
     except ImportError:
         print("No pictures without matplotlib: pip install matplotlib")
         return
-    import numpy as np
-
-    name = "hidden units" if options.data != "cifar10" else "size k"
     stem = os.path.splitext(options.out)[0]
     figure = Figure(figsize=(11, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    sizes = sorted(options.sizes)
-    for index, method in enumerate(options.methods):
-        style = {"color": f"C{index}", "marker": "o", "label": TITLES[method]}
-        points = [
-            (size, [float(row["test_error"]) for row in table[method, size]])
-            for size in sizes
-            if table[method, size]
-        ]
-        if points:
-            left.errorbar(
-                [size for size, _ in points],
-                [np.mean(errors) for _, errors in points],
-                [np.std(errors) for _, errors in points],
-                capsize=3,
-                **style,
-            )
-        if options.data == "mnist":
-            shown = [
-                (size, PAPER_MNIST[method][PAPER_WIDTHS.index(size)])
-                for size in sizes
-                if size in PAPER_WIDTHS
-            ]
-            right.plot(*zip(*shown, strict=True), **style)
-    left.set_title(f"{options.data}: mean and deviation of the runs")
-    left.set_ylabel("test error in %")
     if options.data == "mnist":
-        right.set_title("The paper, Figure 1a")
+        left, right = figure.subplots(1, 2, sharey=True)
+        draw_paper(right, options)
     else:
-        right.set_axis_off()
-    for axes in (left, right):
-        axes.set_xlabel(name)
-        axes.set_xticks(sizes)
-        axes.grid(alpha=0.3)
-    left.legend()
+        left = figure.subplots()
+    draw_errors(left, table, options)
     figure.savefig(f"{stem}.png", dpi=150)
 
     learned = [m for m in options.methods if m.startswith("variational")]
     if not learned:
         return
     figure = Figure(figsize=(11, 3.8), layout="constrained")
-    for axes, method in zip(
-        np.atleast_1d(figure.subplots(1, len(learned), sharey=True)),
-        learned,
-        strict=True,
-    ):
-        points = {
-            size: mean_rates(table[method, size])
-            for size in sizes
-            if table[method, size]
-        }
-        for number, rates in enumerate(zip(*points.values(), strict=True)):
-            axes.plot(list(points), rates, "o-", label=f"layer {number + 1}")
-        axes.set_title(TITLES[method])
-        axes.set_xlabel(name)
-        axes.set_xticks(sizes)
-        axes.set_ylim(0, 0.52)
-        axes.grid(alpha=0.3)
-        axes.legend()
+    panels = figure.subplots(1, len(learned), sharey=True, squeeze=False)
+    for axes, method in zip(panels[0], learned, strict=True):
+        draw_rates(axes, method, table, options)
     figure.axes[0].set_ylabel("learned dropout rate")
     figure.savefig(f"{stem}_rates.png", dpi=150)
     print(f"Drew {stem}.png and {stem}_rates.png")
+
+
+def style_of(method, options):
+    color = f"C{options.methods.index(method)}"
+    return {"color": color, "marker": "o", "label": TITLES[method]}
+
+
+def show_sizes(axes, options):
+    convolutional = options.data == "cifar10"
+    axes.set_xlabel("size k" if convolutional else "hidden units")
+    axes.set_xticks(sorted(options.sizes))
+    axes.grid(alpha=0.3)
+
+
+def draw_errors(axes, table, options):
+    """Over the size; of a single size, method by method."""
+    import numpy as np
+
+    sizes = sorted(options.sizes)
+    for number, method in enumerate(options.methods):
+        points = [
+            (size, [float(row["test_error"]) for row in table[method, size]])
+            for size in sizes
+            if table[method, size]
+        ]
+        if points:
+            axes.errorbar(
+                [size for size, _ in points] if sizes[1:] else [number],
+                [np.mean(errors) for _, errors in points],
+                [np.std(errors) for _, errors in points],
+                capsize=3,
+                **style_of(method, options),
+            )
+    axes.set_title(f"{options.data}: mean and deviation of the runs")
+    axes.set_ylabel("test error in %")
+    if sizes[1:]:
+        show_sizes(axes, options)
+        axes.legend()
+    else:
+        titles = [TITLES[method] for method in options.methods]
+        axes.set_xticks(range(len(titles)), titles)
+        axes.grid(alpha=0.3)
+
+
+def draw_paper(axes, options):
+    sizes = [size for size in sorted(options.sizes) if size in PAPER_WIDTHS]
+    for method in options.methods:
+        errors = [
+            PAPER_MNIST[method][PAPER_WIDTHS.index(size)] for size in sizes
+        ]
+        axes.plot(sizes, errors, **style_of(method, options))
+    axes.set_title("The paper, Figure 1a")
+    show_sizes(axes, options)
+
+
+def draw_rates(axes, method, table, options):
+    """Over the size; of a single size, layer by layer."""
+    points = {
+        size: mean_rates(table[method, size])
+        for size in sorted(options.sizes)
+        if table[method, size]
+    }
+    if options.sizes[1:]:
+        for number, rates in enumerate(zip(*points.values(), strict=True)):
+            axes.plot(list(points), rates, "o-", label=f"layer {number + 1}")
+        show_sizes(axes, options)
+        axes.legend()
+    else:
+        for rates in points.values():
+            axes.plot(range(1, len(rates) + 1), rates, "o")
+            axes.set_xticks(range(1, len(rates) + 1))
+        axes.set_xlabel("layer")
+        axes.grid(alpha=0.3)
+    axes.set_title(TITLES[method])
+    axes.set_ylim(0, 0.52)
 
 
 def main():
