@@ -218,7 +218,8 @@ def _move_to_front(callback):
     gives none of them the list, but it is the list that calls `set_model`.
     Called by anything else, nothing is moved.
     """
-    frame = inspect.currentframe()
+    # From the caller on: a frame that holds itself would not be freed.
+    frame = inspect.currentframe().f_back
     while frame is not None:
         caller = frame.f_locals.get("self")
         if isinstance(caller, keras.callbacks.CallbackList):

@@ -76,8 +76,14 @@ def test_figure1_and_its_resuming(run, tmp_path):
     out = run("figure1.py", *options)
     assert "7 runs, 7 of them done" in out
     assert (tmp_path / "figure1_digits.csv").read_text() == rows
-    for picture in ("figure1_digits.png", "figure1_digits_rates.png"):
-        assert (tmp_path / picture).stat().st_size > 10_000
+    pictures = [tmp_path / f"figure1_digits{x}.png" for x in ("", "_rates")]
+    single = [picture.read_bytes() for picture in pictures]
+    # One method, over two sizes.
+    options += ["--methods", "variational_a", "--widths", 8, 12]
+    assert "2 runs, 1 of them done" in run("figure1.py", *options)
+    over_sizes = [picture.read_bytes() for picture in pictures]
+    for before, after in zip(single, over_sizes, strict=True):
+        assert before != after and min(len(before), len(after)) > 10_000
 
 
 def test_networks_of_figure1(monkeypatch):

@@ -135,8 +135,9 @@ def test_a_subclass_with_a_linear_map_of_its_own():
         def linear(self, inputs, kernel):
             return 2 * ops.matmul(inputs, kernel)
 
+    # Noise of deviation sqrt(2 * sum(1e-6 * kernel**2)), less than 0.003.
     layer = Doubled(3, use_bias=False, adaptive=False, rate=1e-6)
     x = np.ones((2, 4), "float32")
     outputs = ops.convert_to_numpy(layer(x, training=True))
     kernel = ops.convert_to_numpy(layer.kernel)
-    np.testing.assert_allclose(outputs, 2 * x @ kernel, rtol=0.1, atol=0.01)
+    np.testing.assert_allclose(outputs, 2 * x @ kernel, rtol=0, atol=0.015)
