@@ -110,6 +110,17 @@ def _in_place():
     return BACKEND == "torch" and not torch.is_grad_enabled()
 
 
+def total(x):
+    """The sum of all elements."""
+    if BACKEND == "jax" and len(x.shape) > 1:
+        # XLA for a CPU (jax 0.10) fuses a sum with what is summed into one
+        # operation, and fills arrays with the constants in that. Of a product
+        # it does not.
+        ones = jax.numpy.ones(x.shape[-1:], x.dtype)
+        x = jax.numpy.matmul(x, ones, precision="highest")
+    return ops.sum(x)
+
+
 @with_gradient(lambda upstream, x: (times(upstream * x, 2.0),))
 def square(x):
     """`x**2`."""

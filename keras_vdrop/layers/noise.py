@@ -9,6 +9,7 @@ from keras_vdrop import divergence
 from keras_vdrop import sampling
 from keras_vdrop import validation
 from keras_vdrop.dtypes import at_least_float32
+from keras_vdrop.pointwise import total
 from keras_vdrop.seeds import NoiseSeedGenerator
 
 
@@ -134,7 +135,7 @@ class VariationalNoise:
 
     def _kl_nats(self, value):
         log_alpha = ops.convert_to_tensor(self.to_log_alpha(value))
-        return self._kl_count * ops.sum(self.divergence(log_alpha))
+        return self._kl_count * total(self.divergence(log_alpha))
 
     def _kl_loss(self, value):
         if self.num_examples is None:
