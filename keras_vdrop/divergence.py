@@ -185,15 +185,39 @@ def exact(log_alpha):
 
     - [Kingma, Salimans, Welling, 2015](https://arxiv.org/abs/1506.02557)
     """
-    log_alpha = _as_float(log_alpha)
+    return _exact(_as_float(log_alpha))
+
+
+def _exact_gradient(upstream, log_alpha):
+    z, powers = _series(log_alpha)
+    log_h = _horner(powers, z)
+    weight = ops.sigmoid(plus(log_h, log_alpha, -1.0))
+    slope = _horner([n * power for n, power in enumerate(powers)][1:], z)
+    # That is by z, whose own slope is (1 - z**2) / 2.
+    slope = times_rest(times(slope, 0.5), times(z, z))
+    return (times(times(plus(slope, -1.0), times(weight, 0.5)), upstream),)
+
+
+@with_gradient(_exact_gradient)
+def _exact(log_alpha):
+    z, powers = _series(log_alpha)
+    log_h = _horner(powers, z)
+    return times(ops.softplus(plus(log_h, log_alpha, -1.0)), 0.5)
+
+
+def _series(log_alpha):
     dtype = keras.backend.standardize_dtype(log_alpha.dtype)
-    powers = EXACT_FLOAT64 if dtype == "float64" else EXACT_FLOAT32
     # tanh((log_alpha + SHIFT) / 2): `ops.tanh` is never float64 on jax.
-    z = 2.0 * ops.sigmoid(log_alpha + SHIFT) - 1.0
-    log_h = powers[-1]
-    for coefficient in reversed(powers[:-1]):
-        log_h = log_h * z + coefficient
-    return 0.5 * ops.softplus(log_h - log_alpha)
+    z = plus(times(ops.sigmoid(log_alpha + SHIFT), 2.0), -1.0)
+    return z, EXACT_FLOAT64 if dtype == "float64" else EXACT_FLOAT32
+
+
+def _horner(powers, z):
+    """`powers[0] + powers[1] * z + ...`"""
+    value = plus(z * powers[-1], powers[-2])
+    for power in reversed(powers[:-2]):
+        value = plus(times(value, z), power)
+    return value
 
 
 def sigmoid(log_alpha):

@@ -127,6 +127,17 @@ def square(x):
     return ops.square(x)
 
 
+def _log_square_gradient(upstream, x):
+    slope = times(upstream * x, 2.0)
+    return (slope / ops.maximum(ops.square(x), TINY),)
+
+
+@with_gradient(_log_square_gradient)
+def log_square(x):
+    """`log(x**2)`, but never less than that of a variance of `TINY`."""
+    return ops.log(ops.maximum(ops.square(x), TINY))
+
+
 def _weight_variance_gradient(upstream, log_alpha, kernel):
     # An exponential again costs no more than to keep the first.
     product = times(times(ops.exp(log_alpha), upstream), kernel)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from backends import derivatives
 from backends import gradients
+from scipy import special
 
 import keras_vdrop
 from keras_vdrop import divergence
@@ -32,6 +33,20 @@ def check(found, expected):
 def test_square():
     (x,) = values((-2, 2))
     check(derivatives(pointwise.square, x), ([2 * x], [[2.0]]))
+
+
+def test_log_square():
+    (x,) = values((0.5, 2))
+    x[0] *= -1
+    check(derivatives(pointwise.log_square, x), ([2 / x], [[-2 / x**2]]))
+
+
+def test_log_square_of_nearly_nothing():
+    x = np.array([0, 1e-30, -1e-30])
+    found = pointwise.log_square(keras.ops.convert_to_tensor(x, "float32"))
+    np.testing.assert_allclose(found, np.log(1.17549435e-38), rtol=1e-6)
+    (slope,), _ = derivatives(pointwise.log_square, x)
+    assert slope[0] == 0 and np.all(np.isfinite(slope))
 
 
 def test_weight_variance():
@@ -86,13 +101,25 @@ def test_polynomial():
     )
 
 
+def test_exact():
+    (log_alpha,) = values((-3, 3))
+    u = np.sqrt(np.exp(-log_alpha) / 2)
+    dawson = special.dawsn(u)
+    curvature = u / 2 * (dawson + u * (1 - 2 * u * dawson))
+    check(
+        derivatives(divergence.exact, log_alpha), ([-u * dawson], [[curvature]])
+    )
+
+
 @pytest.mark.parametrize(
     "function",
     [
         lambda x, y: pointwise.square(x),
+        lambda x, y: pointwise.log_square(x),
         pointwise.weight_variance,
         pointwise.deviation,
         lambda x, y: divergence.polynomial(x),
+        lambda x, y: divergence.exact(x),
     ],
 )
 def test_torch_leaves_what_it_is_given_alone(function):

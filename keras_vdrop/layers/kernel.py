@@ -133,8 +133,7 @@ class VariationalKernel(VariationalNoise):
     def _log_squares(self):
         """Of the means: log alpha is the log variance minus these."""
         dtype = at_least_float32(self.variable_dtype)
-        squares = ops.square(ops.cast(self.kernel, dtype))
-        return ops.log(ops.maximum(squares, pointwise.TINY))
+        return pointwise.log_square(ops.cast(self.kernel, dtype))
 
     @property
     def log_variance(self):
