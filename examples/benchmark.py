@@ -29,6 +29,10 @@ MODELS = {
     "type B, output": ("variational_b", {"granularity": "output"}),
     "type B, input": ("variational_b", {"granularity": "input"}),
     "type B, weight": ("variational_b", {"granularity": "weight"}),
+    "type B, weight, exact KL": (
+        "variational_b",
+        {"granularity": "weight", "kl": "exact"},
+    ),
     "type B, additive": (
         "variational_b",
         {"granularity": "weight", "parameterization": "additive"},
@@ -89,6 +93,8 @@ class Benchmark:
         # What is drawn: comparisons of all models, and series of others.
         self.compared = []
         self.grown = {}
+        # A size that is reached in more than one way is measured once.
+        self.sizes = {}
 
     def time(self, what, network, size, batch_size, names=tuple(MODELS)):
         """Returns the rows it has written."""
@@ -107,8 +113,12 @@ class Benchmark:
         self.compared.append(self.time(*arguments))
 
     def grow(self, name, place, widths, batch_size):
-        rows = self.time("train_on_batch", "mlp", widths, batch_size, GROWING)
-        self.grown.setdefault(name, []).append((place, rows))
+        size = (*widths, batch_size)
+        if size not in self.sizes:
+            self.sizes[size] = self.time(
+                "train_on_batch", "mlp", widths, batch_size, GROWING
+            )
+        self.grown.setdefault(name, []).append((place, self.sizes[size]))
 
     def memory(self, size, batch_size):
         """What torch keeps for the backward pass, weights included."""
