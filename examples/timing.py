@@ -57,7 +57,7 @@ def compare(seconds, base):
     rows = {}
     for name, own in seconds.items():
         ratios = [a / b for a, b in zip(own, seconds[base], strict=True)]
-        low, ratio, high = statistics.quantiles(ratios, n=4)
+        low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive")
         rows[name] = {
             "milliseconds": f"{1000 * statistics.median(own):.2f}",
             "ratio": f"{ratio:.3f}",

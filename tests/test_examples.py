@@ -171,9 +171,9 @@ def test_benchmark(tmp_path):
     out = start("benchmark.py", *options, folder=tmp_path)
     assert "type B, additive" in out
     rows = (tmp_path / "benchmark.csv").read_text().splitlines()
-    # Nine models; four in each of two networks; on torch nine again.
+    # Ten models; four in each of two networks; on torch ten again.
     torch = keras.backend.backend() == "torch"
-    assert len(rows) == 1 + 9 + 2 * 4 + 9 * torch
+    assert len(rows) == 1 + 10 + 2 * 4 + 10 * torch
     (picture,) = tmp_path.glob("benchmark_*.png")
     assert picture.stat().st_size > 10_000
 
