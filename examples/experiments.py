@@ -272,9 +272,14 @@ class Results:
         return [row for row in self.rows() if wanted.items() <= row.items()]
 
 
+def deviation(values):
+    """Standard deviation of what they are a sample of; of one, 0."""
+    return np.std(values, ddof=1) if len(values) > 1 else 0.0
+
+
 def spread(values, digits=2):
     """Mean ± standard deviation, as text."""
     text = f"{np.mean(values):.{digits}f}"
     if len(values) > 1:
-        text += f" ± {np.std(values, ddof=1):.{digits}f}"
+        text += f" ± {deviation(values):.{digits}f}"
     return text

@@ -344,6 +344,7 @@ def show_sizes(axes, options):
 
 def draw_errors(axes, table, options):
     """Over the size; of a single size, method by method."""
+    import experiments
     import numpy as np
 
     sizes = sorted(options.sizes)
@@ -357,7 +358,7 @@ def draw_errors(axes, table, options):
             axes.errorbar(
                 [size for size, _ in points] if sizes[1:] else [number],
                 [np.mean(errors) for _, errors in points],
-                [np.std(errors) for _, errors in points],
+                [experiments.deviation(errors) for _, errors in points],
                 capsize=3,
                 **style_of(method, options),
             )

@@ -268,7 +268,7 @@ def plot_rates(model, image_shape=None, bins=50):
     ... ])
     >>> figure = keras_vdrop.plot_rates(model)
     >>> [axes.get_xlabel() for axes in figure.axes[:2]]
-    ['dropout rate, mean 0.500', 'over the input']
+    ['dropout rate, mean 0.050', 'over the input']
     """
     bins = validation.check_count("bins", bins)
     reports = report(model)

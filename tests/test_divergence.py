@@ -249,7 +249,9 @@ _, do, path = sys.argv
 if do == "save":
     model = keras.Sequential([
         keras.Input((2,)),
-        keras_vdrop.VariationalDense(3, kl=squared, max_alpha=None),
+        keras_vdrop.VariationalDense(
+            3, kl=squared, rate=0.5, max_alpha=None
+        ),
         keras_vdrop.VariationalDense(2, kl="mine>squared", rate=0.2),
     ])
     keras_vdrop.set_num_examples(model, 6)

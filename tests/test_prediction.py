@@ -169,7 +169,7 @@ def test_examples_samples_and_batches_have_their_own_noise():
 
 
 def test_shared_layer_draws_noise_for_each_call():
-    layer = keras_vdrop.VariationalDense(1, kernel_initializer="ones")
+    layer = keras_vdrop.VariationalDense(1, kernel_initializer="ones", rate=0.5)
     first, second = keras.Input((1,)), keras.Input((1,))
     outputs = layer(first) - layer(second)
     model = keras.Model([first, second], outputs)

@@ -66,7 +66,7 @@ class VariationalDropout(VariationalNoise, keras.layers.Layer):
 
     def __init__(
         self,
-        rate=0.5,
+        rate=0.05,
         granularity="layer",
         adaptive=True,
         max_alpha=1.0,

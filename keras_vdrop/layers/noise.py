@@ -26,7 +26,7 @@ class VariationalNoise:
     def __init__(
         self,
         *args,
-        rate=0.5,
+        rate=0.05,
         granularity="layer",
         adaptive=True,
         max_alpha=1.0,

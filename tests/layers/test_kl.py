@@ -149,7 +149,9 @@ def test_loss_is_mean_nll_plus_scaled_kl():
 
 
 def test_constraint_and_way_back_from_the_bound():
-    layer = keras_vdrop.VariationalDense(1, use_bias=False, num_examples=1000)
+    layer = keras_vdrop.VariationalDense(
+        1, use_bias=False, rate=0.5, num_examples=1000
+    )
     model = keras.Sequential([keras.Input((4,)), layer])
     model.compile(keras.optimizers.SGD(0.05), "mse")
     assert float(layer.dropout_rates()) == 0.5
