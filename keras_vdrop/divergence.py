@@ -206,6 +206,7 @@ def _exact(log_alpha):
 
 
 def _series(log_alpha):
+    """What log(h) is a polynomial of, and the coefficients of that."""
     dtype = keras.backend.standardize_dtype(log_alpha.dtype)
     # tanh((log_alpha + SHIFT) / 2): `ops.tanh` is never float64 on jax.
     z = plus(times(ops.sigmoid(log_alpha + SHIFT), 2.0), -1.0)

@@ -75,8 +75,8 @@ if BACKEND == "torch":
     class _MatmulMoments(torch.autograd.Function):
         """`inputs @ kernel` and `squares @ variance`.
 
-        Keeps its arguments alone: to compute the variance again takes less
-        time than new memory does.
+        Keeps its arguments alone: to compute the variance again takes about
+        as long as new memory for it would.
         """
 
         generate_vmap_rule = True
