@@ -101,9 +101,11 @@ def plus(x, y, factor=None):
     return x + y if factor is None else x + factor * y
 
 
-def plus_product(x, y, z):
-    """`x + y @ z`, in the memory of `x` unless it is differentiated."""
-    return x.addmm_(y, z) if _in_place() else x + y @ z
+def plus_product(x, factor, y, z):
+    """`factor * x + y @ z`, in the memory of `x` unless differentiated."""
+    if _in_place():
+        return x.addmm_(y, z, beta=factor)
+    return factor * x + y @ z
 
 
 def _in_place():

@@ -61,44 +61,49 @@ def _one_operation(linear, *tensors):
 def _matmul_moments(inputs, squares, kernel, log_alpha):
     *batch, features = inputs.shape
     units = kernel.shape[1]
-    results = _MatmulMoments.apply(
+    mean, variance, _ = _MatmulMoments.apply(
         inputs.reshape(-1, features),
         squares.reshape(-1, features),
         kernel,
         log_alpha,
     )
-    return [result.reshape(*batch, units) for result in results]
+    shape = (*batch, units)
+    return mean.reshape(shape), variance.reshape(shape)
 
 
 if BACKEND == "torch":
 
     class _MatmulMoments(torch.autograd.Function):
-        """`inputs @ kernel` and `squares @ variance`.
-
-        Keeps its arguments alone: to compute the variance again takes about
-        as long as new memory for it would.
-        """
+        """`inputs @ kernel`, `squares @ variance`, and what is kept of that."""
 
         generate_vmap_rule = True
 
         @staticmethod
         def forward(inputs, squares, kernel, log_alpha):
-            variance = _relative_variance(kernel, log_alpha, kernel.dtype)
-            return inputs @ kernel, squares @ variance
+            mean = inputs @ kernel
+            if log_alpha is None:
+                return mean, squares @ pointwise.square(kernel), None
+            scaled = torch.exp(log_alpha).mul_(kernel)
+            return mean, squares @ (scaled * kernel), scaled
 
         @staticmethod
         def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
+            scaled = output[2]
+            if scaled is not None:
+                ctx.mark_non_differentiable(scaled)
+            ctx.save_for_backward(*inputs, scaled)
 
         @staticmethod
-        def backward(ctx, by_mean, by_variance):
-            inputs, squares, kernel, log_alpha = ctx.saved_tensors
+        def backward(ctx, by_mean, by_variance, _):
+            inputs, squares, kernel, log_alpha, scaled = ctx.saved_tensors
             needed = ctx.needs_input_grad
             by_inputs = by_squares = by_kernel = by_log_alpha = None
-            # The variance, divided by the kernel: half its slope.
-            scaled = kernel
-            if log_alpha is not None:
-                scaled = times(torch.exp(log_alpha), kernel)
+            # The variance divided by the kernel: half its slope.
+            if log_alpha is None:
+                scaled = kernel
+            elif torch.is_grad_enabled():
+                # What is kept cannot be differentiated again.
+                scaled = torch.exp(log_alpha) * kernel
             if needed[0]:
                 by_inputs = by_mean @ kernel.T
             if needed[1] or needed[3]:
@@ -110,6 +115,6 @@ if BACKEND == "torch":
             if needed[3]:
                 by_log_alpha = times(variance, by_weights)
             if needed[2]:
-                by_kernel = times(times(by_weights, scaled), 2.0)
-                by_kernel = plus_product(by_kernel, inputs.T, by_mean)
+                by_kernel = times(by_weights, scaled)
+                by_kernel = plus_product(by_kernel, 2.0, inputs.T, by_mean)
             return by_inputs, by_squares, by_kernel, by_log_alpha
