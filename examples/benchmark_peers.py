@@ -15,12 +15,12 @@ like the peers has a mean and a variance for each weight: a peer with a ratio
 above 1 is slower. The libraries do not all compute the same, and a note on
 each says what differs. The data is random: the time does not depend on it.
 
-Ours are trained by `train_on_batch` of Keras, which counts the accuracy too.
-The peers have the usual loop of their framework, with its own Adam: a
-`tf.function` with a `GradientTape`, or `zero_grad`, `backward` and `step`. The
-plain layer of the framework has a row as well: its distance from
-`keras.layers.Dense` is that of the loops. On tensorflow all are timed without
-and with compilation by XLA, and each is compared to ours of the same kind.
+All are trained by the same loop, that of their framework: a `tf.function` with
+a `GradientTape`, or `zero_grad`, `backward` and the update. Ours have the Adam
+of Keras, the peers that of tf_keras or of torch. The plain layer of the
+framework has a row as well: its distance from `keras.layers.Dense` is that of
+the optimizers. On tensorflow all are timed without and with compilation by XLA,
+and each is compared to ours of the same kind.
 """
 
 import argparse
@@ -114,22 +114,42 @@ def our_rows(backend, widths, x, y):
     rows = {}
     for name, (method, note, noise) in OURS.items():
         package = "keras_vdrop" if noise else "keras"
-        step = keras_step(method, noise, widths, x, y)
-        rows[name] = Row(package, "train_on_batch", step, note)
-        if backend == "tensorflow":
-            step = keras_step(method, noise, widths, x, y, compiled=True)
-            rows[name + XLA] = Row(package, "train_on_batch, XLA", step, note)
+        model = functools.partial(keras_model, method, noise, widths)
+        if backend == "torch":
+            step = keras_torch_step(model(), x, y)
+            rows[name] = Row(package, "zero_grad, backward", step, note)
+        else:
+            rows.update(tensorflow_rows(name, package, model, note, x, y))
     return rows
 
 
-def keras_step(method, noise, widths, x, y, compiled=False):
+def keras_model(method, noise, widths):
     import experiments
+    import keras
 
     model = experiments.dense_network(method, (PIXELS,), widths, noise)
-    experiments.compile_classifier(model, EPOCH, "adam")
-    # By default it depends on the device.
-    model.jit_compile = compiled
-    return lambda: float(model.train_on_batch(x, y)[0])
+    # The loop divides the KL by the number of examples.
+    for layer in experiments.adaptive_layers(model):
+        layer.set_num_examples(1)
+    return model, keras.optimizers.Adam()
+
+
+def keras_torch_step(model_and_optimizer, x, y):
+    import torch
+
+    model, optimizer = model_and_optimizer
+    variables = model.trainable_variables
+    x = torch.from_numpy(x)
+
+    def forward():
+        return model(x, training=True), sum(model.losses)
+
+    def update():
+        gradients = [variable.value.grad for variable in variables]
+        with torch.no_grad():
+            optimizer.apply(gradients, variables)
+
+    return torch_loop(model.zero_grad, forward, update, y)
 
 
 def tf_keras_peers():
@@ -232,16 +252,20 @@ def blitz_peers():
     }
 
 
-def tensorflow_step(layer, widths, x, y, compiled):
-    import tensorflow as tf
+def tf_keras_model(layer, widths):
     import tf_keras
 
     model = tf_keras.Sequential(
         [*(layer(width, activation="relu") for width in widths), layer(CLASSES)]
     )
     model.build((None, PIXELS))
+    return model, tf_keras.optimizers.Adam()
+
+
+def tensorflow_step(model, optimizer, x, y, compiled):
+    import tensorflow as tf
+
     variables = model.trainable_variables
-    optimizer = tf_keras.optimizers.Adam()
     optimizer.build(variables)
 
     @tf.function(jit_compile=compiled)
@@ -257,15 +281,20 @@ def tensorflow_step(layer, widths, x, y, compiled):
     return lambda: float(train(x, y))
 
 
-def tensorflow_rows(name, peer, widths, x, y):
+def tensorflow_rows(name, package, model, note, x, y):
     def row(loop, compiled):
-        step = tensorflow_step(peer.layer, widths, x, y, compiled)
-        return Row(peer.package, loop, step, peer.note)
+        step = tensorflow_step(*model(), x, y, compiled)
+        return Row(package, loop, step, note)
 
     return {
         name: row("tf.function", compiled=False),
         name + XLA: row("tf.function, XLA", compiled=True),
     }
+
+
+def tf_keras_rows(name, peer, widths, x, y):
+    model = functools.partial(tf_keras_model, peer.layer, widths)
+    return tensorflow_rows(name, peer.package, model, peer.note, x, y)
 
 
 def torch_step(layer, kl, widths, x, y):
@@ -275,7 +304,7 @@ def torch_step(layer, kl, widths, x, y):
     sizes = itertools.pairwise((PIXELS, *widths, CLASSES))
     layers = torch.nn.ModuleList(layer(*size) for size in sizes)
     optimizer = torch.optim.Adam(layers.parameters())
-    x, y = torch.from_numpy(x), torch.from_numpy(y)
+    x = torch.from_numpy(x)
 
     def forward():
         outputs, total = x, 0.0
@@ -287,12 +316,21 @@ def torch_step(layer, kl, widths, x, y):
                 total = total + own
         return outputs, total + kl(layers)
 
+    return torch_loop(optimizer.zero_grad, forward, optimizer.step, y)
+
+
+def torch_loop(zero_grad, forward, update, y):
+    import torch
+    from torch.nn import functional
+
+    y = torch.from_numpy(y)
+
     def step():
-        optimizer.zero_grad()
+        zero_grad()
         logits, divergence = forward()
         loss = functional.cross_entropy(logits, y) + divergence / EPOCH
         loss.backward()
-        optimizer.step()
+        update()
         return loss.item()
 
     return step
@@ -300,14 +338,14 @@ def torch_step(layer, kl, widths, x, y):
 
 def torch_rows(name, peer, widths, x, y):
     step = torch_step(peer.layer, peer.kl, widths, x, y)
-    return {name: Row(peer.package, "torch.optim", step, peer.note)}
+    return {name: Row(peer.package, "zero_grad, backward", step, peer.note)}
 
 
 # Functions that import a library, and the one that makes rows of its layers.
 PEERS = {
     "tensorflow": (
         (tf_keras_peers, tensorflow_probability_peers, edward2_peers),
-        tensorflow_rows,
+        tf_keras_rows,
     ),
     "torch": (
         (torch_peers, bayesian_torch_peers, torchbnn_peers, blitz_peers),

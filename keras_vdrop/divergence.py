@@ -117,9 +117,7 @@ def polynomial(log_alpha):
 
 
 def _polynomial_gradient(upstream, alpha):
-    slope = plus(alpha * (-3 * C3), -2 * C2)
-    slope = plus(times(slope, alpha), -C1)
-    slope = plus(times(slope, alpha), -0.5)
+    slope = _horner((-0.5, -C1, -2 * C2, -3 * C3), alpha)
     # All of that by alpha is in that by log alpha.
     return times(slope, upstream), None
 
@@ -128,8 +126,7 @@ def _polynomial_gradient(upstream, alpha):
 def _polynomial(log_alpha, alpha):
     # The cubic minus its value at 1, divided by alpha - 1: the KL is exactly
     # 0 at alpha = 1.
-    quotient = plus(alpha * C3, C2 + C3)
-    quotient = plus(times(quotient, alpha), C1 + C2 + C3)
+    quotient = _horner((C1 + C2 + C3, C2 + C3, C3), alpha)
     return plus(times_rest(quotient, alpha), log_alpha, -0.5)
 
 

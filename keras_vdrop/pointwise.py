@@ -112,6 +112,17 @@ def _in_place():
     return BACKEND == "torch" and not torch.is_grad_enabled()
 
 
+def at_least(x, limit):
+    """`maximum(x, limit)`."""
+    # Keras makes a tensor of a number first, which takes longer than the rest.
+    return x.clamp(min=limit) if BACKEND == "torch" else ops.maximum(x, limit)
+
+
+def at_most(x, limit):
+    """`minimum(x, limit)`."""
+    return x.clamp(max=limit) if BACKEND == "torch" else ops.minimum(x, limit)
+
+
 def total(x):
     """The sum of all elements."""
     if BACKEND == "jax" and len(x.shape) > 1:
@@ -131,13 +142,13 @@ def square(x):
 
 def _log_square_gradient(upstream, x):
     slope = times(upstream * x, 2.0)
-    return (slope / ops.maximum(ops.square(x), TINY),)
+    return (slope / at_least(ops.square(x), TINY),)
 
 
 @with_gradient(_log_square_gradient)
 def log_square(x):
     """`log(x**2)`, but never less than that of a variance of `TINY`."""
-    return ops.log(ops.maximum(ops.square(x), TINY))
+    return ops.log(at_least(ops.square(x), TINY))
 
 
 def _weight_variance_gradient(upstream, log_alpha, kernel):
@@ -155,7 +166,7 @@ def weight_variance(log_alpha, kernel):
 def _deviation_gradient(upstream, variance, noise):
     # Below the limit there is no mask: what is as small as that are inputs or
     # weights, by which this will be multiplied.
-    slope = ops.rsqrt(ops.maximum(variance, TINY))
+    slope = ops.rsqrt(at_least(variance, TINY))
     slope = times(times(slope, noise), upstream)
     return times(slope, 0.5), None
 
@@ -163,4 +174,4 @@ def _deviation_gradient(upstream, variance, noise):
 @with_gradient(_deviation_gradient)
 def deviation(variance, noise):
     """`sqrt(variance) * noise`, without a gradient by the noise."""
-    return times(ops.sqrt(ops.maximum(variance, TINY)), noise)
+    return times(ops.sqrt(at_least(variance, TINY)), noise)

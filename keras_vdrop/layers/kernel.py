@@ -232,8 +232,9 @@ class VariationalKernel(VariationalNoise):
 
     def _over_channels(self, vector, batch):
         """Shapes one value for each channel to broadcast against a batch."""
-        spatial = len(batch.shape) - 2 if self._channels_first() else 0
-        return ops.reshape(vector, (-1,) + (1,) * spatial)
+        if not self._channels_first():
+            return vector
+        return ops.reshape(vector, (-1,) + (1,) * (len(batch.shape) - 2))
 
     # Keras layers with a kernel store that and the bias alone (3.15,
     # layers/core/dense.py): without these two a file would lack the noise.

@@ -9,6 +9,7 @@ from keras_vdrop import divergence
 from keras_vdrop import sampling
 from keras_vdrop import validation
 from keras_vdrop.dtypes import at_least_float32
+from keras_vdrop.pointwise import at_most
 from keras_vdrop.pointwise import total
 from keras_vdrop.seeds import NoiseSeedGenerator
 
@@ -131,7 +132,7 @@ class VariationalNoise:
 
     def _constrain(self, value):
         bound = self.from_log_alpha(math.log(self.max_alpha))
-        return ops.minimum(value, bound)
+        return at_most(ops.convert_to_tensor(value), bound)
 
     def _kl_nats(self, value):
         log_alpha = ops.convert_to_tensor(self.to_log_alpha(value))
