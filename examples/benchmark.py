@@ -237,8 +237,12 @@ def draw(benchmark, options):
     for line, panels in zip(lines, axes, strict=True):
         for unused in panels[len(line) :]:
             unused.remove()
+    named = []
     for panel, rows in zip(axes[0], benchmark.compared, strict=False):
         draw_ratios(panel, rows)
+        names = [row["model"] for row in rows]
+        panel.tick_params(labelleft=names != named)
+        named = names
     for panel, name in zip(axes[-1], benchmark.grown, strict=False):
         draw_growth(panel, name, benchmark.grown[name])
     stem = os.path.splitext(options.out)[0]
@@ -262,7 +266,7 @@ def draw_ratios(panel, rows):
     panel.invert_yaxis()
     first = rows[0]
     panel.set_title(
-        f"{first['what']}, {first['network']} {first['size']}, "
+        f"{first['what']}\n{first['network']} {first['size']}, "
         f"batch {first['batch_size']}",
         size="medium",
     )
