@@ -1,11 +1,11 @@
 """Learned dropout rates on 8x8 digits, in less than a minute.
 
-Trains the same small network as plain `Dense`, with binary `Dropout`, and with
-`VariationalDense`, which learns its dropout rates in `fit` along with its
-weights. Few examples are used for training, so that regularization matters;
-each seed draws its own, the same for every method. Prints the test error of
-each and the learned rates, and saves a picture: the rate of a pixel shows how
-little the network relies on it.
+This program trains the same small network as plain `Dense`, with binary
+`Dropout`, and with `VariationalDense`, which learns its dropout rates in `fit`
+along with its weights. The training set is small, so that regularization
+matters. Each seed draws another training set, the same for every method. The
+program prints the test errors and the learned rates, and saves a picture: the
+rate of a pixel shows how little the network relies on it.
 
     pip install "keras-vdrop[examples]"
     KERAS_BACKEND=jax python examples/quickstart.py
@@ -75,13 +75,9 @@ METHODS = {
 }
 
 
-def variational_layers(model):
-    return [x for x in model.layers if isinstance(x, VariationalDense)]
-
-
 def train(layers, x, y, epochs):
     model = keras.Sequential([keras.Input(x.shape[1:]), *layers])
-    if variational_layers(model):
+    if keras_vdrop.variational_layers(model):
         keras_vdrop.set_num_examples(model, len(x))
     steps = epochs * math.ceil(len(x) / BATCH_SIZE)
     learning_rate = keras.optimizers.schedules.CosineDecay(0.01, steps)
@@ -99,7 +95,7 @@ def error_percent(model, x, y):
 
 
 def spread(values):
-    """Mean ± standard deviation, as text."""
+    """Returns mean ± standard deviation as text."""
     deviation = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
     return f"{np.mean(values):.2f}{deviation}"
 
@@ -185,9 +181,8 @@ def main():
         run = f"run {number} of {len(runs)}: {method}"
         print(f"{run}, test error {error:.2f} %", flush=True)
         errors[method].append(error)
-        rates[method].append(
-            [layer.dropout_rates() for layer in variational_layers(model)]
-        )
+        layers = keras_vdrop.variational_layers(model)
+        rates[method].append([layer.dropout_rates() for layer in layers])
 
     print_tables(errors, rates)
     pixel_rates = np.mean([run[0] for run in rates["Variational A"]], axis=0)

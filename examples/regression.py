@@ -2,20 +2,20 @@
 
     python examples/regression.py
 
-Fits a curve to 40 points in two groups: y = x^3 with noise of deviation 3, the
-problem of Hernandez-Lobato and Adams (2015) with a gap in it. Draws the mean
-prediction with two bands of two standard deviations: what the weights leave
-open, and the noise of the data on top of it. Reports how many new points are
-inside the outer band where there are data, in the gap, and beyond them.
+This program fits a curve to 40 points in two groups: y = x^3 with noise of
+standard deviation 3, the problem of Hernandez-Lobato and Adams (2015) with a
+gap in it. It draws the mean prediction with two bands of two standard
+deviations: one for the uncertainty of the weights, one for this uncertainty and
+the noise of the data together. It reports how many new points are inside the
+outer band: where there are data, in the gap, and beyond the data.
 """
-
-import argparse
-import os
 
 import keras
 import numpy as np
 
 import keras_vdrop
+from shared import plotting
+from shared.options import new_parser
 
 NOISE = 3.0
 GROUPS = ((-4, -1), (1, 4))
@@ -31,7 +31,7 @@ def curve(x):
 
 
 def draw_points(groups, number, generator):
-    """Points and their values, as many in each group."""
+    """Returns points and their values, `number` in each group."""
     x = [generator.uniform(low, high, (number, 1)) for low, high in groups]
     x = np.concatenate(x).astype("float32")
     y = curve(x) + NOISE * generator.normal(size=x.shape)
@@ -39,10 +39,10 @@ def draw_points(groups, number, generator):
 
 
 def negative_log_likelihood(y, mean):
-    """Of a normal distribution with the known noise, but for a constant.
+    """Of a normal distribution with the known noise, without its constant.
 
-    A mean squared error without the variance in it would be the likelihood of
-    a noise of 0.7, and give the KL too little weight for these data.
+    The plain mean squared error is the likelihood for a noise of 0.7. With it
+    the KL would have too little weight for these data.
     """
     return keras.ops.square(y - mean) / (2 * NOISE**2)
 
@@ -93,19 +93,18 @@ def fit(model, x, y, epochs):
 
 
 def predict(model, x, samples):
-    """Mean, deviation by the weights, and that with the noise of the data."""
+    """Returns the mean and two deviations: without and with the noise."""
     found = keras_vdrop.predict(
         model, x, samples, batch_size=len(x), seed=0, verbose=0
     )
     return found.mean, found.std, np.sqrt(found.std**2 + NOISE**2)
 
 
-def coverage(model, options):
-    """Share of new points within two deviations, for each region."""
-    generator = np.random.default_rng(options.seed + 1)
+def show_coverage(model, samples, generator):
+    """Prints the share of new points within two deviations, by region."""
     for name, groups in REGIONS.items():
         x, y = draw_points(groups, 1000, generator)
-        mean, weights, total = predict(model, x, options.samples)
+        mean, weights, total = predict(model, x, samples)
         inside = np.mean(np.abs(y - mean) < 2 * total)
         print(
             f"{name:16s} {inside:6.1%} of new points in the band, "
@@ -113,15 +112,9 @@ def coverage(model, options):
         )
 
 
-def draw(model, x, y, options):
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print("No picture without matplotlib: pip install matplotlib")
-        return
+def paint(figure, model, x, y, samples):
     grid = np.linspace(-6, 6, 601, dtype="float32")[:, None]
-    mean, weights, total = predict(model, grid, options.samples)
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    mean, weights, total = predict(model, grid, samples)
     axes = figure.subplots()
     for deviation, alpha, label in (
         (total, 0.2, "the weights and the noise"),
@@ -141,29 +134,27 @@ def draw(model, x, y, options):
     axes.plot(x, y, "k.", label="data")
     axes.set(xlabel="x", ylabel="y", xlim=(-6, 6), ylim=(-220, 220))
     axes.legend(loc="upper left")
-    figure.savefig(options.out, dpi=150)
-    print(f"Drew {options.out}")
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    option = parser.add_argument
-    option("--width", type=int, default=50)
-    option("--epochs", type=int, default=3000)
-    option("--samples", type=int, default=1000)
-    option("--seed", type=int, default=0)
-    option("--out", default="regression.png")
+    parser = new_parser(__doc__)
+    parser.add_argument("--width", type=int, default=50)
+    parser.add_argument("--epochs", type=int, default=3000)
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", default="regression.png")
     options = parser.parse_args()
-    os.makedirs(os.path.dirname(options.out) or ".", exist_ok=True)
     keras.utils.set_random_seed(options.seed)
     x, y = draw_points(GROUPS, 20, np.random.default_rng(options.seed))
     model = build(options.width)
     fit(model, x, y, options.epochs)
-    coverage(model, options)
-    draw(model, x, y, options)
+    generator = np.random.default_rng(options.seed + 1)
+    show_coverage(model, options.samples, generator)
+    plotting.draw(
+        options.out,
+        (8, 4.5),
+        lambda figure: paint(figure, model, x, y, options.samples),
+    )
 
 
 if __name__ == "__main__":

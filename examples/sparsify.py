@@ -2,33 +2,40 @@
 
     python examples/sparsify.py --data-dir FOLDER
 
-Trains LeNet-300-100 on MNIST with the additive posterior and a KL that holds
-for every alpha (Molchanov, Ashukha, Vetrov 2017), then removes the weights
-with log alpha above 3. Beside each run stands magnitude pruning at the same
-number of weights in each layer: a plain network trained for half of the
-epochs, its smallest weights removed, and trained for the other half without
-them. Errors are of the last epoch; nothing is chosen by the test set.
+This program trains LeNet-300-100 on MNIST with the additive posterior and a KL
+that holds for every alpha (Molchanov, Ashukha, Vetrov 2017). Then it removes
+the weights with log alpha above 3. Each run is compared with magnitude pruning
+to the same number of weights in each layer: a plain network is trained for half
+of the epochs, its smallest weights are removed, and it is trained for the other
+half without them. Errors are those of the last epoch. Nothing is chosen by the
+test set.
 
-Each finished run is appended to the CSV, and a second start skips what is
-there.
+Each finished run is appended to a CSV file. A second start skips the runs in
+that file.
 """
 
-import argparse
 import time
 
-import experiments
 import keras
 import numpy as np
-from experiments import spread
 
 import keras_vdrop
+from shared.data import load
+from shared.options import add_data
+from shared.options import new_parser
+from shared.results import Results
+from shared.results import joined
+from shared.results import spread
+from shared.training import EpochLine
+from shared.training import error_percent
+from shared.training import steps_of
 
 WIDTHS = (300, 100, 10)
 THRESHOLD = 3.0
 
 
 class Masked(keras.constraints.Constraint):
-    """Keeps the weights that were removed at zero."""
+    """Keeps removed weights at zero."""
 
     def __init__(self, mask):
         self.mask = mask
@@ -66,7 +73,7 @@ def plain_network(shape, masks=(None, None, None)):
 
 
 def fit(model, train, epochs, batch_size, label, callbacks=()):
-    steps = epochs * -(-len(train[0]) // batch_size)
+    steps = steps_of(epochs, len(train[0]), batch_size)
     rate = keras.optimizers.schedules.PolynomialDecay(1e-3, steps, 0.0)
     model.compile(
         keras.optimizers.Adam(rate),
@@ -77,7 +84,7 @@ def fit(model, train, epochs, batch_size, label, callbacks=()):
         *train,
         epochs=epochs,
         batch_size=batch_size,
-        callbacks=[*callbacks, experiments.EpochLine(label)],
+        callbacks=[*callbacks, EpochLine(label)],
         verbose=0,
     )
 
@@ -96,9 +103,9 @@ def run_variational(kl, train, test, options, label):
         keras.ops.convert_to_numpy(layer.log_alpha) <= THRESHOLD
         for layer in model.layers
     ]
-    before = experiments.error_percent(model, test)
+    before = error_percent(model, test)
     remove(model, masks)
-    return before, experiments.error_percent(model, test), masks
+    return before, error_percent(model, test), masks
 
 
 def run_magnitude(kept_by_layer, train, test, options, label):
@@ -106,7 +113,7 @@ def run_magnitude(kept_by_layer, train, test, options, label):
     first = max(1, options.epochs // 2)
     model = plain_network(shape)
     fit(model, train, first, options.batch_size, label)
-    before = experiments.error_percent(model, test)
+    before = error_percent(model, test)
     masks = []
     for layer, kept in zip(model.layers, kept_by_layer, strict=True):
         size = np.abs(keras.ops.convert_to_numpy(layer.kernel))
@@ -117,13 +124,13 @@ def run_magnitude(kept_by_layer, train, test, options, label):
     remove(pruned, masks)
     second = max(1, options.epochs - first)
     fit(pruned, train, second, options.batch_size, label)
-    return before, experiments.error_percent(pruned, test), masks
+    return before, error_percent(pruned, test), masks
 
 
 def run(method, seed, train, test, options):
     label = f"{method}, seed {seed}"
     settings = {"data": options.data, "seed": seed, "epochs": options.epochs}
-    results = experiments.Results(options.out)
+    results = Results(options.out)
     if results.select(method=method, **settings):
         return
     keras.utils.set_random_seed(seed)
@@ -146,7 +153,7 @@ def run(method, seed, train, test, options):
             "pruned_error": f"{after:.2f}",
             "kept": sum(kept),
             "total": sum(mask.size for mask in masks),
-            "kept_by_layer": " ".join(map(str, kept)),
+            "kept_by_layer": joined(kept),
             "seconds": f"{time.time() - start:.0f}",
             "backend": keras.backend.backend(),
             "keras": keras.__version__,
@@ -156,9 +163,7 @@ def run(method, seed, train, test, options):
 
 
 def report(options):
-    rows = experiments.Results(options.out).select(
-        data=options.data, epochs=options.epochs
-    )
+    rows = Results(options.out).select(data=options.data, epochs=options.epochs)
     print(f"\n{options.data}, {options.epochs} epochs, mean ± deviation")
     print("seeds  method              error %        after removal  ", end="")
     print("fewer weights  removed in each layer, %")
@@ -186,18 +191,15 @@ def total_inputs(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    experiments.add_data_arguments(parser)
+    parser = new_parser(__doc__)
+    add_data(parser)
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=100)
     parser.add_argument("--kl", nargs="+", default=["exact", "sigmoid"])
     parser.add_argument("--out", default="sparsify.csv")
     options = parser.parse_args()
-    train, test = experiments.load(options.data, options.data_dir)
+    train, test = load(options.data, options.data_dir)
     for seed in range(options.seeds):
         for kl in options.kl:
             run(kl, seed, train, test, options)

@@ -2,31 +2,45 @@
 
     python examples/uncertainty.py --data-dir FOLDER
 
-Trains a network on MNIST without dropout, with binary dropout and with
-variational dropout, and predicts the test set by the mean weights, and by
-samples of the noise: for binary dropout this is MC dropout (Gal and Ghahramani
-2016), for variational layers `keras_vdrop.predict`. Reports error,
-negative log-likelihood, Brier score and expected calibration error, and how
-well the entropy of the prediction tells MNIST from Fashion-MNIST, which it has
-never seen, as the area under the ROC curve.
+This program trains a network on MNIST without dropout, with binary dropout and
+with variational dropout. It predicts the test set with the mean weights, and
+with samples of the noise: for binary dropout this is MC dropout (Gal and
+Ghahramani 2016), for variational layers `keras_vdrop.predict`. It reports the
+error, the negative log-likelihood, the Brier score and the expected calibration
+error. It also reports how well the entropy of the prediction separates MNIST
+from Fashion-MNIST, which the network has never seen, as the area under the ROC
+curve.
 
-Each finished run is appended to a CSV file, its predictions are kept in a
-folder beside it, and a second start skips what is there. In the end it prints
-a table and draws the reliability of the predictions.
+Each finished run is appended to a CSV file, with its predictions in a folder
+beside it. A second start skips the runs in that file. In the end the program
+prints a table and draws the reliability of the predictions.
 """
 
-import argparse
+import functools
 import os
 import time
 
-import experiments
 import keras
 import numpy as np
 
 import keras_vdrop
+from shared import data
+from shared import plotting
+from shared.networks import adaptive_layers
+from shared.networks import dense_network
+from shared.options import add_data
+from shared.options import add_widths
+from shared.options import new_parser
+from shared.results import Results
+from shared.results import joined
+from shared.results import spread
+from shared.results import versions
+from shared.training import EpochLine
+from shared.training import compile_classifier
+from shared.training import steps_of
 
 METHODS = ("none", "binary", "variational_a", "variational_b")
-# In the picture: how each method is best used.
+# The picture shows each method as it is best used.
 SHOWN = (
     ("none", "mean"),
     ("binary", "sampled"),
@@ -36,66 +50,64 @@ SHOWN = (
 
 
 def load(options):
-    """Training and test set, and images of another kind."""
-    train, test = experiments.load(options.data, options.data_dir)
+    """Returns the training set, the test set, and images of another kind."""
+    train, test = data.load(options.data, options.data_dir)
     if options.data == "digits":
-        # The same pixels in another order.
+        # These are the same pixels in another order.
         order = np.random.default_rng(0).permutation(test[0].shape[1])
         return train, test, test[0][:, order]
     if options.fashion:
-        strange = experiments.load_idx(options.fashion)
+        strange = data.load_idx(options.fashion)
     else:
-        strange = experiments.load_tfds("fashion_mnist", options.data_dir)[1][0]
+        strange = data.load_tfds("fashion_mnist", options.data_dir)[1][0]
     return train, test, strange.reshape(len(strange), -1)
 
 
-def fit(method, data, seed, options):
+def fit(method, train, seed, options):
     keras.utils.set_random_seed(seed)
-    model = experiments.dense_network(method, data[0].shape[1:], options.widths)
-    steps = options.epochs * -(-len(data[0]) // options.batch_size)
+    number, *shape = train[0].shape
+    model = dense_network(method, shape, options.widths)
+    steps = steps_of(options.epochs, number, options.batch_size)
     rate = keras.optimizers.schedules.CosineDecay(1e-3, steps)
-    experiments.compile_classifier(
-        model, len(data[0]), keras.optimizers.Adam(rate)
-    )
-    label = f"{method}, seed {seed}"
+    compile_classifier(model, number, keras.optimizers.Adam(rate))
     model.fit(
-        *data,
+        *train,
         batch_size=options.batch_size,
         epochs=options.epochs,
-        callbacks=[experiments.EpochLine(label)],
+        callbacks=[EpochLine(f"{method}, seed {seed}")],
         verbose=0,
     )
     return model
 
 
-def mean_prediction(model, x, options):
+def mean_prediction(model, x):
     logits = model.predict(x, batch_size=1000, verbose=0)
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
 
-def sampled_prediction(model, x, options):
-    if experiments.adaptive_layers(model):
+def sampled_prediction(model, x, samples):
+    if adaptive_layers(model):
         return keras_vdrop.predict(
             model,
             x,
-            num_samples=options.samples,
+            num_samples=samples,
             batch_size=1000,
             from_logits=True,
             seed=0,
             verbose=0,
         ).mean
     parts = np.array_split(x, -(-len(x) // 1000))
-    return np.concatenate([mc_dropout(model, part, options) for part in parts])
+    return np.concatenate([mc_dropout(model, part, samples) for part in parts])
 
 
-def mc_dropout(model, x, options):
-    """Mean of predictions with the dropout masks of training."""
+def mc_dropout(model, x, samples):
+    """Returns the mean of predictions with the dropout masks of training."""
     total = 0.0
-    for _ in range(options.samples):
+    for _ in range(samples):
         logits = model(x, training=True)
         total += keras.ops.convert_to_numpy(keras.ops.softmax(logits))
-    return total / options.samples
+    return total / samples
 
 
 def entropy(probabilities):
@@ -104,7 +116,7 @@ def entropy(probabilities):
 
 
 def area_under_curve(low, high):
-    """Probability that a value of `high` is above one of `low`."""
+    """Returns the probability that a value of `high` exceeds one of `low`."""
     from sklearn.metrics import roc_auc_score
 
     is_high = np.repeat([0, 1], [len(low), len(high)])
@@ -112,6 +124,7 @@ def area_under_curve(low, high):
 
 
 def judge(probabilities, strange_probabilities, labels):
+    """Returns the metrics as columns of the CSV."""
     judged = {
         "error": 100 * np.mean(probabilities.argmax(-1) != labels),
         "auroc": area_under_curve(
@@ -128,27 +141,33 @@ def judge(probabilities, strange_probabilities, labels):
     return {name: f"{value:.5f}" for name, value in judged.items()}
 
 
-def run(method, seed, data, options):
-    results = experiments.Results(options.out)
-    settings = {
+def settings_of(method, options):
+    """Returns the columns of the CSV that are equal for all seeds."""
+    return {
         "data": options.data,
         "method": method,
-        "seed": seed,
         "epochs": options.epochs,
-        "widths": " ".join(map(str, options.widths)),
+        "widths": joined(options.widths),
         "samples": options.samples,
     }
+
+
+def run(method, seed, train, test, strange, options):
+    results = Results(options.out)
+    settings = {**settings_of(method, options), "seed": seed}
     if results.select(**settings):
         return
-    train, (x, labels), strange = data
+    x, labels = test
     start = time.time()
     model = fit(method, train, seed, options)
     predictions = {"mean": mean_prediction}
     if method != "none":
-        predictions["sampled"] = sampled_prediction
+        predictions["sampled"] = functools.partial(
+            sampled_prediction, samples=options.samples
+        )
     for prediction, function in predictions.items():
-        found = function(model, x, options)
-        found_strange = function(model, strange, options)
+        found = function(model, x)
+        found_strange = function(model, strange)
         np.save(kept(method, prediction, seed, options), found)
         results.append(
             {
@@ -156,14 +175,14 @@ def run(method, seed, data, options):
                 "prediction": prediction,
                 **judge(found, found_strange, labels),
                 "seconds": f"{time.time() - start:.0f}",
-                **experiments.versions(),
+                **versions(),
             }
         )
 
 
 def kept(method, prediction, seed, options):
-    """Path of the predictions of a run."""
-    folder = os.path.splitext(options.out)[0] + "_predictions"
+    """Returns the path of the predictions of a run."""
+    folder = plotting.beside(options.out, "_predictions")
     os.makedirs(folder, exist_ok=True)
     size = "-".join(map(str, options.widths))
     name = f"{options.data}_{method}_{prediction}_{size}_{options.epochs}"
@@ -171,7 +190,7 @@ def kept(method, prediction, seed, options):
 
 
 def draw(labels, options):
-    """Reliability of the predictions of all seeds together."""
+    """Draws the reliability of the predictions of all seeds together."""
     shown = {}
     for method, prediction in SHOWN:
         paths = [
@@ -190,29 +209,22 @@ def draw(labels, options):
     except ImportError as error:
         print(error)
         return
-    picture = os.path.splitext(options.out)[0] + ".png"
-    figure.savefig(picture, dpi=150)
-    print(f"Drew {picture}")
+    plotting.save(figure, plotting.beside(options.out, ".png"))
 
 
 def report(options):
-    results = experiments.Results(options.out)
+    results = Results(options.out)
     names = ("error", "nll", "brier", "ece", "auroc")
     print("\nmean ± standard deviation over the seeds")
     print(f"{'':30s}" + "".join(f"{name:20s}" for name in names))
     for method in options.methods:
         for prediction in ("mean", "sampled"):
             rows = results.select(
-                data=options.data,
-                method=method,
-                epochs=options.epochs,
-                widths=" ".join(map(str, options.widths)),
-                samples=options.samples,
-                prediction=prediction,
+                prediction=prediction, **settings_of(method, options)
             )
             if rows:
                 columns = [
-                    experiments.spread([float(row[name]) for row in rows], 4)
+                    spread([float(row[name]) for row in rows], 4)
                     for name in names
                 ]
                 print(
@@ -221,33 +233,34 @@ def report(options):
                 )
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    experiments.add_data_arguments(parser)
+def parse_arguments():
+    parser = new_parser(__doc__)
+    add_data(parser)
+    add_widths(parser, default=[400, 400])
     option = parser.add_argument
     option(
         "--fashion",
         metavar="FILE",
-        help="t10k-images-idx3-ubyte.gz of Fashion-MNIST; by "
-        "tensorflow-datasets if not given",
+        help="t10k-images-idx3-ubyte.gz of Fashion-MNIST; without it, "
+        "tensorflow-datasets loads these images",
     )
     option("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    option("--widths", nargs="+", type=int, default=[400, 400])
     option("--epochs", type=int, default=20)
     option("--batch-size", type=int, default=100)
     option("--samples", type=int, default=32)
     option("--seeds", type=int, default=3)
     option("--out", default="uncertainty.csv")
-    options = parser.parse_args()
-    data = load(options)
+    return parser.parse_args()
+
+
+def main():
+    options = parse_arguments()
+    train, test, strange = load(options)
     for seed in range(options.seeds):
         for method in options.methods:
-            run(method, seed, data, options)
+            run(method, seed, train, test, strange, options)
     report(options)
-    draw(data[1][1], options)
+    draw(test[1], options)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,37 @@
 """Variational dropout for Keras 3 (Kingma, Salimans, Welling 2015)."""
 
 from keras_vdrop import callbacks
-from keras_vdrop import divergence
 from keras_vdrop import layers
-from keras_vdrop import metrics
-from keras_vdrop.conversion import to_deterministic
-from keras_vdrop.conversion import to_variational
-from keras_vdrop.gradients import gradient_variance
-from keras_vdrop.insight import plot_rates
-from keras_vdrop.insight import summary
+from keras_vdrop.core import divergence
+from keras_vdrop.core import priors
+from keras_vdrop.diagnostics import metrics
+from keras_vdrop.diagnostics.gradient_variance import gradient_variance
+from keras_vdrop.diagnostics.rates import plot_rates
+from keras_vdrop.diagnostics.reliability import plot_reliability
+from keras_vdrop.diagnostics.summary import summary
 from keras_vdrop.layers import VariationalConv1D
 from keras_vdrop.layers import VariationalConv2D
 from keras_vdrop.layers import VariationalConv3D
 from keras_vdrop.layers import VariationalDense
+from keras_vdrop.layers import VariationalDepthwiseConv2D
 from keras_vdrop.layers import VariationalDropout
-from keras_vdrop.objective import set_num_examples
-from keras_vdrop.prediction import predict
-from keras_vdrop.reliability import plot_reliability
+from keras_vdrop.layers import VariationalEinsumDense
+from keras_vdrop.layers import VariationalLSTM
+from keras_vdrop.models.conversion import to_deterministic
+from keras_vdrop.models.conversion import to_variational
+from keras_vdrop.models.objective import set_num_examples
+from keras_vdrop.models.prediction import predict
+from keras_vdrop.models.traversal import variational_layers
 
 __all__ = [
     "VariationalConv1D",
     "VariationalConv2D",
     "VariationalConv3D",
     "VariationalDense",
+    "VariationalDepthwiseConv2D",
     "VariationalDropout",
+    "VariationalEinsumDense",
+    "VariationalLSTM",
     "callbacks",
     "divergence",
     "gradient_variance",
@@ -32,10 +40,12 @@ __all__ = [
     "plot_rates",
     "plot_reliability",
     "predict",
+    "priors",
     "set_num_examples",
     "summary",
     "to_deterministic",
     "to_variational",
+    "variational_layers",
 ]
 
 __version__ = "0.1.0"

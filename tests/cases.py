@@ -60,6 +60,39 @@ KERNEL_LAYERS = {
         {"filters": 2, "kernel_size": 2, "data_format": "channels_first"},
         (3, 3, 2),
     ),
+    "depthwise_conv2d": (
+        keras_vdrop.VariationalDepthwiseConv2D,
+        {"kernel_size": (2, 1), "depth_multiplier": 2, "padding": "same"},
+        (3, 2, 3),
+    ),
+    "einsum_dense": (
+        keras_vdrop.VariationalEinsumDense,
+        {
+            "equation": "abc,cde->abde",
+            "output_shape": (None, 2, 2),
+            "bias_axes": "e",
+        },
+        (2, 3),
+    ),
+    # An index that inputs, kernel and outputs have.
+    "einsum_dense_shared": (
+        keras_vdrop.VariationalEinsumDense,
+        {
+            "equation": "abc,bcd->adb",
+            "output_shape": (2, 2),
+            "bias_axes": "d",
+        },
+        (2, 3),
+    ),
+}
+
+# The axes of one input, and of one output, that are not positions. By default
+# the last.
+UNITS = {
+    "conv1d_causal_channels_first": ((0,), (0,)),
+    "conv2d_channels_first": ((0,), (0,)),
+    "einsum_dense": ((1,), (1, 2)),
+    "einsum_dense_shared": ((0, 1), (0, 1)),
 }
 
 # Every posterior on one layer, and on the others one of each way to place
@@ -68,7 +101,8 @@ LAYERS_AND_POSTERIORS = [
     pytest.param(case, posterior, id=f"{case}-{name}")
     for case in KERNEL_LAYERS
     for name, posterior in POSTERIORS.items()
-    if case == "dense" or name in ("input", "additive", "correlated-input")
+    if case == "dense"
+    or name in ("input", "output", "additive", "correlated-input")
 ]
 
 every_layer_and_posterior = pytest.mark.parametrize(
@@ -86,6 +120,7 @@ def build(case, **arguments):
     arguments = {"num_examples": 10, "bias_initializer": "ones", **arguments}
     layer = cls(**own, **arguments)
     layer.build((None, *shape))
+    layer.case = case
     generator = np.random.default_rng(1)
     log_alpha = generator.uniform(-2, 0, tuple(layer.log_alpha.shape))
     set_log_alpha(layer, log_alpha)
@@ -102,45 +137,77 @@ def set_log_alpha(layer, value):
         layer.log_alpha.assign(value)
 
 
-def twin(layer, **changes):
-    """The Keras layer with the same weights."""
-    config = layer.get_config()
-    plain = layer.keras_class()
-    own = plain(**KERAS_ARGUMENTS[plain.__name__]).get_config()
-    plain = plain.from_config(
-        {**{name: config[name] for name in own}, **changes}
-    )
+def twin(layer, bias=True):
+    """The Keras layer with the same weights, or without its bias."""
+    cls = layer.keras_class()
+    config = cls.get_config(layer)
+    if not bias:
+        config["bias_axes" if "bias_axes" in config else "use_bias"] = None
+    plain = cls.from_config(config)
     plain.build(layer.get_build_config()["input_shape"])
-    plain.set_weights(layer.get_weights()[: len(plain.weights)])
+    plain.kernel.assign(layer.kernel)
+    if bias and layer.bias is not None:
+        plain.bias.assign(layer.bias)
     return plain
 
 
-KERAS_ARGUMENTS = {
-    "Dense": {"units": 1},
-    "Conv1D": {"filters": 1, "kernel_size": 1},
-    "Conv2D": {"filters": 1, "kernel_size": 1},
-    "Conv3D": {"filters": 1, "kernel_size": 1},
-}
+def outputs_of_each_weight(layer, inputs):
+    """Outputs of the Keras layer with a kernel of one 1: `(weights, ...)`."""
+    plain = twin(layer, bias=False)
+    shape = tuple(layer.kernel.shape)
+    found = []
+    for index in range(np.prod(shape)):
+        kernel = np.zeros(np.prod(shape), "float32")
+        kernel[index] = 1
+        plain.kernel.assign(kernel.reshape(shape))
+        found.append(keras.ops.convert_to_numpy(plain(inputs)))
+    return np.stack(found)
+
+
+def units_of_weights(case, side):
+    """Which input, or which output, each weight of the kernel belongs to.
+
+    By what the Keras layer does with a weight: an input belongs to it if that
+    reaches an output through it.
+    """
+    cls, own, shape = KERNEL_LAYERS[case]
+    layer = cls(**own)
+    layer.build((None, *shape))
+    axes = UNITS.get(case, ((-1,), (-1,)))[side == "output"]
+    if side == "output":
+        found = outputs_of_each_weight(layer, np.ones((1, *shape), "float32"))
+        last = range(-len(axes), 0)
+        found = np.stack([np.moveaxis(x[0], axes, last) for x in found])
+        sizes = found.shape[-len(axes) :]
+        found = found.reshape(len(found), -1, np.prod(sizes)).any(axis=1)
+    else:
+        inputs = []
+        for unit in np.ndindex(*[shape[axis] for axis in axes]):
+            where = [slice(None)] * len(shape)
+            for axis, index in zip(axes, unit, strict=True):
+                where[axis] = index
+            inputs.append(np.zeros(shape, "float32"))
+            inputs[-1][tuple(where)] = 1
+        found = outputs_of_each_weight(layer, np.stack(inputs))
+        found = found.reshape(len(found), len(inputs), -1).any(axis=-1)
+    assert np.all(found.sum(axis=-1) == 1)
+    return found.argmax(axis=-1).reshape(tuple(layer.kernel.shape))
 
 
 def alpha_of_weights(layer):
     """Alpha of each weight of the kernel, by the definition."""
     alpha = np.exp(keras.ops.convert_to_numpy(layer.log_alpha))
-    *_, inputs, outputs = shape = tuple(layer.kernel.shape)
-    if layer.granularity == "input":
-        groups = getattr(layer, "groups", 1)
-        group = np.arange(outputs) // (outputs // groups)
-        alpha = alpha[group * inputs + np.arange(inputs)[:, None]]
-    return np.broadcast_to(alpha, shape)
+    if layer.granularity in ("input", "output"):
+        return alpha.ravel()[units_of_weights(layer.case, layer.granularity)]
+    return np.broadcast_to(alpha, tuple(layer.kernel.shape))
 
 
 def moments(layer, inputs):
     """Mean and variance of the output, by two plain Keras layers."""
-    plain = twin(layer)
-    mean = keras.ops.convert_to_numpy(plain(inputs))
-    variance = twin(layer, use_bias=False)
+    mean = keras.ops.convert_to_numpy(twin(layer)(inputs))
+    variance = twin(layer, bias=False)
     kernel = keras.ops.convert_to_numpy(layer.kernel)
-    variance.set_weights([alpha_of_weights(layer) * kernel**2])
+    variance.kernel.assign(alpha_of_weights(layer) * kernel**2)
     return mean, keras.ops.convert_to_numpy(variance(inputs**2))
 
 
@@ -148,4 +215,5 @@ def draw(layer, inputs, count):
     """`count` noisy outputs for each input, `(count, *outputs)`."""
     batch = np.tile(inputs, (count,) + (1,) * (inputs.ndim - 1))
     outputs = keras.ops.convert_to_numpy(layer(batch, training=True))
+    outputs = outputs.astype("float64")
     return outputs.reshape(count, len(inputs), *outputs.shape[1:])

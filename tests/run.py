@@ -1,8 +1,8 @@
 """Runs the tests once for each backend that is installed.
 
-    python tests/run.py [arguments of pytest]
+    python tests/run.py [--all] [arguments of pytest]
 
-With `KERAS_BACKEND` set, for that backend alone.
+With `KERAS_BACKEND` set, for that backend alone. Slow tests run with `--all`.
 """
 
 import importlib.util
@@ -30,6 +30,10 @@ def main(arguments):
     backends = [chosen] if chosen else INSTALLED
     if not backends:
         return 'No backend is installed: pip install -e ".[tensorflow,jax]"'
+    if "--all" in arguments:
+        arguments = [x for x in arguments if x != "--all"]
+    else:
+        arguments = ["-m", "not slow", *arguments]
     failed = []
     for backend in backends:
         print(f"\n=== {backend} ===", flush=True)

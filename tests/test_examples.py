@@ -1,19 +1,28 @@
 """A smoke run of each example, as a newcomer would start it."""
 
+import csv
+import os
 import pathlib
 import runpy
 import subprocess
 import sys
 
 import keras
+import numpy as np
 import pytest
 from backends import environment_of
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
+PROGRAMS = [
+    path
+    for path in sorted(EXAMPLES.rglob("*.py"))
+    if '"__main__"' in path.read_text()
+]
+pytestmark = pytest.mark.slow
 
 
 def start(name, *arguments, folder):
-    """In a process of its own: returns what it prints."""
+    """Runs an example in a new process and returns what it prints."""
     completed = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
         env=environment_of(),
@@ -26,13 +35,21 @@ def start(name, *arguments, folder):
 
 
 @pytest.fixture
+def importable(monkeypatch):
+    """Makes the modules of the examples importable."""
+    for folder in ("", "reproduction"):
+        monkeypatch.syspath_prepend(EXAMPLES / folder)
+
+
+@pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
     """Runs an example in this process, which has imported keras already."""
 
     def run(name, *arguments):
         path = str(EXAMPLES / name)
         monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
-        monkeypatch.syspath_prepend(EXAMPLES)
+        # As in a new process: the folder of the program, and no other.
+        monkeypatch.syspath_prepend(os.path.dirname(path))
         monkeypatch.chdir(tmp_path)
         capsys.readouterr()
         runpy.run_path(path, run_name="__main__")
@@ -66,32 +83,162 @@ def test_sparsify_and_its_resuming(run, tmp_path):
 
 def test_figure1_and_its_resuming(run, tmp_path):
     options = ["digits", "--epochs", 2, "--seeds", 0, "--widths", 8]
-    options += ["--backend", keras.backend.backend()]
+    options += ["--backend", keras.backend.backend(), "--protocol", "short"]
     options += ["--rates", 0.1, 0.3, "--kl-downscale", 2]
-    out = run("figure1.py", *options)
+    out = run("reproduction/figure1.py", *options)
     assert "variational A2" in out and "7 runs, 0 of them done" in out
     rows = (tmp_path / "figure1_digits.csv").read_text()
     assert len(rows.splitlines()) == 8
     assert rows.count(",0.1 0.3,") == 6 and rows.count(",2.0,") == 3
-    out = run("figure1.py", *options)
+    out = run("reproduction/figure1.py", *options)
     assert "7 runs, 7 of them done" in out
     assert (tmp_path / "figure1_digits.csv").read_text() == rows
     pictures = [tmp_path / f"figure1_digits{x}.png" for x in ("", "_rates")]
     single = [picture.read_bytes() for picture in pictures]
     # One method, over two sizes.
     options += ["--methods", "variational_a", "--widths", 8, 12]
-    assert "2 runs, 1 of them done" in run("figure1.py", *options)
+    assert "2 runs, 1 of them done" in run("reproduction/figure1.py", *options)
     over_sizes = [picture.read_bytes() for picture in pictures]
     for before, after in zip(single, over_sizes, strict=True):
         assert before != after and min(len(before), len(after)) > 10_000
 
 
-def test_networks_of_figure1(monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)
-    import experiments
+on_jax = pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="the protocol is for jax"
+)
 
-    for method in experiments.METHODS:
-        model = experiments.convolutional_network(method, (32, 32, 3), 1)
+
+@on_jax
+def test_figure1_to_convergence(run, tmp_path):
+    options = ["digits", "--epochs", 3, "--seeds", 0, 5, "--widths", 8]
+    options += ["--methods", "none", "variational_a2"]
+    out = run("reproduction/figure1.py", *options)
+    assert "4 runs, 0 of them done" in out
+    assert "variational A2 " in out and "± its standard error" in out
+    rows = read_rows(tmp_path / "figure1_digits_converged.csv")
+    assert [row["seed"] for row in rows] == ["0", "5", "0", "5"]
+    assert {row["train_examples"] for row in rows} == {"1297"}
+    assert rows[2]["rates"] != rows[3]["rates"]
+    choices = read_rows(tmp_path / "figure1_digits_converged_validation.csv")
+    for choice, row in zip(choices, rows[::2], strict=True):
+        seeds = [choice[f"errors_{seed}"].split() for seed in (0, 1)]
+        means = np.array(seeds, float).mean(axis=0)
+        assert means.shape == (3,) and seeds[0] != seeds[1]
+        assert row["best_epoch"] == str(np.argmin(means) + 1)
+    assert "4 runs, 4 of them done" in run("reproduction/figure1.py", *options)
+
+
+@on_jax
+def test_figure1_interrupted_and_resumed(
+    run, importable, monkeypatch, tmp_path
+):
+    import converged
+
+    options = ["digits", "--epochs", 5, "--seeds", 3, "--widths", 8]
+    options += ["--methods", "variational_a", "--checkpoint-minutes", 0]
+    run("reproduction/figure1.py", *options, "--out", "whole.csv")
+    save = converged.Checkpoint.save_if_due
+
+    def save_and_stop(checkpoint, training):
+        save(checkpoint, training)
+        saved.append(checkpoint.path)
+        if len(saved) == 3:
+            raise KeyboardInterrupt
+
+    options += ["--out", "parts.csv"]
+    with monkeypatch.context() as patch:
+        patch.setattr(converged.Checkpoint, "save_if_due", save_and_stop)
+        # While the epochs are chosen, and in the training after that.
+        for part in ("choice", "3"):
+            saved = []
+            with pytest.raises(KeyboardInterrupt):
+                run("reproduction/figure1.py", *options)
+            assert saved[-1].endswith(f"_{part}.npz")
+    assert ": epoch 1," not in run("reproduction/figure1.py", *options)
+    for ending in ("", "_validation"):
+        whole, parts = (
+            read_rows(tmp_path / f"{name}{ending}.csv")
+            for name in ("whole", "parts")
+        )
+        for row in (*whole, *parts):
+            del row["seconds"]
+        assert whole == parts and len(whole) == 1
+    assert not list((tmp_path / "parts_state").iterdir())
+
+
+def read_rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@on_jax
+@pytest.mark.parametrize("scan", [True, False])
+@pytest.mark.parametrize("method", ["none", "variational_a", "variational_b"])
+def test_scanned_training_is_fit(method, scan, importable):
+    from scanned_training import ScannedTraining
+    from shared.data import load_digits
+    from shared.networks import dense_network
+    from shared.training import compile_classifier
+    from shared.training import set_num_examples
+
+    x, y = (array[:60] for array in load_digits()[0])
+
+    def build():
+        # With such a rate the noise is below the precision of the weights.
+        rates = (1e-12, 1e-12)
+        model = dense_network(method, (64,), [8], rates=rates)
+        set_num_examples(model, len(x))
+        return model
+
+    training = ScannedTraining(build, (x, y), batch_size=10, scan=scan)
+    state = training.begin(seed=3)
+    keras.utils.set_random_seed(3)
+    model = build()
+    compile_classifier(model, len(x), "adam")
+    for _ in range(2):
+        order = np.random.default_rng([3, int(state.steps)]).permutation(60)
+        state, loss = training.epoch(state, seed=3)
+        history = model.fit(
+            x[order], y[order], batch_size=10, shuffle=False, verbose=0
+        )
+        assert loss == pytest.approx(history.history["loss"][0], rel=1e-5)
+    for variable, value in zip(
+        model.trainable_variables, state.trainable, strict=True
+    ):
+        np.testing.assert_allclose(variable, value, atol=1e-5)
+
+
+@on_jax
+def test_average_of_scanned_training(importable):
+    from scanned_training import ScannedTraining
+    from shared.data import load_digits
+    from shared.networks import dense_network
+
+    data = [array[:10] for array in load_digits()[0]]
+    training = ScannedTraining(
+        lambda: dense_network("none", (64,), [8]),
+        data,
+        batch_size=10,
+        average_epochs=4,
+    )
+    state, kernels = training.begin(seed=0), []
+    for _ in range(6):  # An epoch is a step.
+        state, _ = training.epoch(state, seed=0)
+        kernels.append(np.array(state.trainable[0]))
+    weights = 0.75 ** np.arange(6)[::-1]
+    expected = np.tensordot(weights / weights.sum(), kernels, axes=1)
+    np.testing.assert_allclose(state.average[0], expected, rtol=1e-4)
+
+
+def test_networks_of_figure1(importable):
+    from shared.methods import METHODS
+    from shared.networks import adaptive_layers
+    from shared.networks import convolutional_network
+    from shared.networks import dense_network
+    from shared.training import compile_classifier
+
+    for method in METHODS:
+        model = convolutional_network(method, (32, 32, 3), 1)
         assert model.output_shape == (None, 10)
         shapes = [tuple(layer.kernel.shape) for layer in kernels(model)]
         assert shapes == [
@@ -101,16 +248,16 @@ def test_networks_of_figure1(monkeypatch):
             (128, 128),
             (128, 10),
         ]
-        model = experiments.dense_network(method, (784,), [100] * 3)
+        model = dense_network(method, (784,), [100] * 3)
         rates = [
             float(layer.rate)
             for layer in model.layers
             if hasattr(layer, "rate")
         ]
         assert rates == ([] if method == "none" else [0.2, 0.5, 0.5, 0.5])
-        adaptive = experiments.adaptive_layers(model)
+        adaptive = adaptive_layers(model)
         assert bool(adaptive) == method.startswith("variational")
-        experiments.compile_classifier(model, 60_000, "adam")
+        compile_classifier(model, 60_000, "adam")
         for layer in adaptive:
             downscale = 3 if method == "variational_a2" else 1
             weight = float(layer.kl_weight.numpy())
@@ -126,12 +273,12 @@ def test_gradient_variance_and_its_resuming(run, tmp_path):
     options += ["--train-batch", 200, "--batch-size", 400]
     options += ["--noise", "correlated", "--example-batches", 2]
     options += ["--weights", "averaged"]
-    out = run("gradient_variance.py", *options)
+    out = run("reproduction/gradient_variance.py", *options)
     assert "weight sample per data point" in out
     rows = (tmp_path / "gradient_variance.csv").read_text()
     # Two epochs, four estimators, two layers.
     assert len(rows.splitlines()) == 17
-    again = run("gradient_variance.py", *options)
+    again = run("reproduction/gradient_variance.py", *options)
     assert "weights: local" in out and "weights: local" not in again
     assert (tmp_path / "gradient_variance.csv").read_text() == rows
     name = "gradient_variance_correlated_constant_0.001_averaged.png"
@@ -159,7 +306,7 @@ def test_regression(run, tmp_path):
 
 def test_estimator_speed(run, tmp_path):
     options = ["--widths", 8, "--batch-sizes", 4, "--rounds", 2]
-    out = run("estimator_speed.py", *options)
+    out = run("reproduction/estimator_speed.py", *options)
     assert "weight sample per data point" in out
     rows = (tmp_path / "estimator_speed.csv").read_text().splitlines()
     assert len(rows) == 5
@@ -168,7 +315,7 @@ def test_estimator_speed(run, tmp_path):
 def test_benchmark(tmp_path):
     options = ["--quick", "--rounds", 2, "--width", 8]
     options += ["--parts", "mlp", "inference", "memory"]
-    out = start("benchmark.py", *options, folder=tmp_path)
+    out = start("benchmarks/benchmark.py", *options, folder=tmp_path)
     assert "type B, additive" in out
     rows = (tmp_path / "benchmark.csv").read_text().splitlines()
     # Ten models; four in each of two networks; on torch ten again.
@@ -180,10 +327,10 @@ def test_benchmark(tmp_path):
 
 def test_benchmark_of_peers_without_any(tmp_path):
     assert "pip install" in start(
-        "benchmark_peers.py", "--install-lines", folder=tmp_path
+        "benchmarks/benchmark_peers.py", "--install-lines", folder=tmp_path
     )
     options = ["--rounds", 2, "--widths", 8, "--batch-size", 4]
-    out = start("benchmark_peers.py", *options, folder=tmp_path)
+    out = start("benchmarks/benchmark_peers.py", *options, folder=tmp_path)
     if keras.backend.backend() == "jax":
         assert "no peer" in out
         return
@@ -193,22 +340,29 @@ def test_benchmark_of_peers_without_any(tmp_path):
     assert len(rows) >= 1 + 5
 
 
-@pytest.mark.parametrize(
-    "path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_help(path, run, capsys):
-    if "ArgumentParser" not in path.read_text():
-        pytest.skip("a module of the others")
     with pytest.raises(SystemExit, match="^0$"):
-        run(path.name, "--help")
+        run(path.relative_to(EXAMPLES), "--help")
     assert "usage:" in capsys.readouterr().out
 
 
-def test_missing_mnist_is_told_in_one_line(monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)
+def test_results_refuse_other_columns(importable, tmp_path):
+    from shared.results import Results
+
+    results = Results(str(tmp_path / "new" / "results.csv"))
+    results.append({"seed": 0, "error": 1.5})
+    results.append({"error": 2.5, "seed": 1})
+    assert results.select(seed=1) == [{"seed": "1", "error": "2.5"}]
+    with pytest.raises(SystemExit, match="other columns"):
+        results.append({"seed": 2})
+    assert len(results.rows()) == 2
+
+
+def test_missing_mnist_is_told_in_one_line(importable, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    import experiments
+    from shared.data import load
 
     with pytest.raises(SystemExit, match="--data digits") as told:
-        experiments.load("mnist")
+        load("mnist")
     assert "\n" not in str(told.value)

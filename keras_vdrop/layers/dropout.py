@@ -1,15 +1,19 @@
 """Learned Gaussian dropout as a layer of its own."""
 
+import string
+from typing import Any
+
 import keras
 from keras import ops
 
-from keras_vdrop import estimators
-from keras_vdrop import validation
-from keras_vdrop.layers.noise import VariationalNoise
+from keras_vdrop.core import sampling
+from keras_vdrop.core import validation
+from keras_vdrop.core.axes import Axes
+from keras_vdrop.layers.base import VariationalLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_vdrop")
-class VariationalDropout(VariationalNoise, keras.layers.Layer):
+class VariationalDropout(VariationalLayer, keras.layers.Layer):
     """Gaussian dropout that learns its own rates, before any layer.
 
     While it trains, it multiplies its inputs by noise `N(1, alpha)`, new for
@@ -26,8 +30,8 @@ class VariationalDropout(VariationalNoise, keras.layers.Layer):
             Gaussian dropout with a fixed rate, and there is no KL.
         max_alpha: Float, the largest alpha that may be learned, or `None` for
             no limit. The paper's is 1, a dropout rate of 0.5.
-        kl: Name of a function of `keras_vdrop.divergence`, or a callable: the
-            KL of one scale, as a function of log alpha.
+        kl: Name of a function of `keras_vdrop.divergence`, or a function of log
+            alpha: the KL of one scale.
         num_examples: Positive integer, the size of the training set, by which
             the KL is divided in the loss. `keras_vdrop.set_num_examples` sets
             it for a whole model.
@@ -66,19 +70,21 @@ class VariationalDropout(VariationalNoise, keras.layers.Layer):
 
     def __init__(
         self,
-        rate=0.05,
-        granularity="layer",
-        adaptive=True,
-        max_alpha=1.0,
-        kl="polynomial",
-        num_examples=None,
-        kl_downscale=1.0,
-        seed=None,
-        axis=-1,
-        **kwargs,
+        rate: float = 0.05,
+        granularity: str = "layer",
+        adaptive: bool = True,
+        max_alpha: float | None = 1.0,
+        kl: Any = "polynomial",
+        num_examples: int | None = None,
+        kl_downscale: float = 1.0,
+        seed: int | None = None,
+        axis: int = -1,
+        **kwargs: Any,
     ):
+        validation.check_choice("granularity", granularity, ("layer", "input"))
         super().__init__(
             rate=rate,
+            noise="correlated",
             granularity=granularity,
             adaptive=adaptive,
             max_alpha=max_alpha,
@@ -95,7 +101,14 @@ class VariationalDropout(VariationalNoise, keras.layers.Layer):
         self.axis = axis
         self.supports_masking = True
 
-    def build(self, input_shape):
+    def check_noise(self) -> None:
+        """The noise is on the inputs: there is nothing to choose."""
+
+    def axes_by_name(self) -> dict[str, str]:
+        # The random weights are scales of mean 1: no variable of the layer.
+        return {"scale": ""}
+
+    def build(self, input_shape: Any) -> None:
         rank = len(input_shape)
         axis = self.axis + rank if self.axis < 0 else self.axis
         if not 0 < axis < rank or input_shape[axis] is None:
@@ -105,23 +118,31 @@ class VariationalDropout(VariationalNoise, keras.layers.Layer):
                 "not the batch axis",
                 self.axis,
             )
-        scales = input_shape[axis]
-        shape = () if self.granularity == "layer" else (scales,)
-        self._trailing_axes = rank - 1 - axis
-        self.input_spec = keras.layers.InputSpec(ndim=rank, axes={axis: scales})
-        self.add_noise_weights(shape, stands_for=scales)
+        size = input_shape[axis]
+        self.input_spec = keras.layers.InputSpec(ndim=rank, axes={axis: size})
+        names = list(string.ascii_lowercase[:rank])
+        inputs = " ".join(names)
+        equation = f"{inputs}, {names[axis]} -> {inputs}"
+        self.scale_noise.attach(None, Axes(equation, (size,)))
 
-    def call(self, inputs, training=None):
-        if not self.is_noisy(training):
-            return inputs
-        log_alpha = ops.reshape(
-            self.log_alpha, (-1,) + (1,) * self._trailing_axes
-        )
-        inputs = self.floating(inputs)
-        return estimators.scale_noise(inputs, log_alpha, self.normal)
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        weight = self.scale_noise
+        if self.is_noisy(training):
+            inputs = self.floating(inputs)
+            return ops.multiply(inputs, weight.scales(inputs))
+        if sampling.mode() == "weights":
+            inputs = self.floating(inputs)
+            scales = ops.cast(weight.held_sample(), inputs.dtype)
+            scales = weight.axes.over_inputs(scales, len(inputs.shape))
+            return ops.multiply(inputs, scales)
+        return inputs
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def get_config(self):
-        return {**super().get_config(), "axis": self.axis}
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        # There is one kind of noise, and one way to draw it.
+        for name in ("noise", "parameterization", "estimator"):
+            del config[name]
+        return {**config, "axis": self.axis}

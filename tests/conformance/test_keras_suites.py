@@ -12,9 +12,10 @@ import pytest
 from keras.src import backend
 from keras.src import layers
 from keras.src import testing
+from torch_params import WithKLWeight
 
 import keras_vdrop
-from keras_vdrop.layers.kernel import VariationalKernel
+from keras_vdrop.layers import VariationalLayer
 
 UNSUPPORTED = re.compile("lora|quantiz|int4|int8|float8|gptq|awq")
 LEFT_OUT = {
@@ -86,15 +87,14 @@ dense_test = load("keras.src.layers.core.dense_test")
 conv_test = load("keras.src.layers.convolutional.conv_test")
 
 
-class WithNoiseWeights:
-    """Mixin: expects `log_alpha`, `kl_weight`, the seed and the KL besides."""
+class WithNoiseWeights(WithKLWeight):
+    """Mixin: expects `log_alpha`, the state of the seed and the KL besides."""
 
     def run_layer_test(self, layer_cls, init_kwargs, **kwargs):
-        self.assertTrue(issubclass(layer_cls, VariationalKernel))
+        self.assertTrue(issubclass(layer_cls, VariationalLayer))
         for expected in (
             "expected_num_trainable_weights",
             "expected_num_non_trainable_weights",
-            "expected_num_seed_generators",
             "expected_num_losses",
         ):
             if kwargs.get(expected) is not None:

@@ -45,11 +45,13 @@ def test_dropout_passes_its_inputs_on():
 @every_kernel_layer
 def test_draws_no_seed(case):
     layer, inputs = build(case)
-    before = layer.seed_generator.state.numpy()
+    before = layer.random_weights[0].seed_state.numpy()
     layer(inputs)
-    np.testing.assert_array_equal(layer.seed_generator.state.numpy(), before)
+    np.testing.assert_array_equal(
+        layer.random_weights[0].seed_state.numpy(), before
+    )
     layer(inputs, training=True)
-    assert np.any(layer.seed_generator.state.numpy() != before)
+    assert np.any(layer.random_weights[0].seed_state.numpy() != before)
 
 
 @pytest.mark.parametrize("units", [1, 5])

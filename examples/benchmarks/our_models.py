@@ -1,0 +1,55 @@
+"""The models of Keras and of keras_vdrop in the benchmark of peers."""
+
+import functools
+
+import keras
+
+from peers import BASE
+from peers import LOCAL
+from peers import NO_NOISE
+from peers import PAPER_KL
+from peers import PIXELS
+from shared.networks import dense_network
+from shared.training import set_num_examples
+
+# The method of `shared.methods`, the note, and arguments of the noise.
+OURS = {
+    "keras Dense": ("none", NO_NOISE, {}),
+    "keras GaussianDropout": (
+        "gaussian_a",
+        "noise of a fixed rate on the inputs of Dense; no KL",
+        {},
+    ),
+    BASE: (
+        "variational_b",
+        f"{LOCAL} of a mean and an alpha for each weight; {PAPER_KL}",
+        {"granularity": "weight"},
+    ),
+    "VariationalDense additive": (
+        "variational_b",
+        f"{LOCAL} of a mean and a variance for each weight; {PAPER_KL}",
+        {"granularity": "weight", "parameterization": "additive"},
+    ),
+    "VariationalDense layer": (
+        "variational_b",
+        f"{LOCAL} of a mean for each weight and one alpha; {PAPER_KL}",
+        {"granularity": "layer"},
+    ),
+}
+
+
+def our_rows(framework, widths, x, y):
+    """Returns the rows of our models, trained by the loop of a framework."""
+    rows = {}
+    for name, (method, note, noise) in OURS.items():
+        package = "keras_vdrop" if noise else "keras"
+        build = functools.partial(model_and_optimizer, method, noise, widths)
+        rows.update(framework.keras_rows(name, package, build, note, x, y))
+    return rows
+
+
+def model_and_optimizer(method, noise, widths):
+    model = dense_network(method, (PIXELS,), widths, noise)
+    # The loop divides the KL by the number of examples.
+    set_num_examples(model, 1)
+    return model, keras.optimizers.Adam()

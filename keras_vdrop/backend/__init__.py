@@ -1,0 +1,55 @@
+"""What differs between the backends of Keras, one file for each.
+
+Every file defines the same names:
+
+- `SEED_DTYPE`: the dtype of the state of a generator of noise;
+- `FUSES`: whether operations on whole arrays are compiled into one;
+- `with_gradient`: gives a function a derivative of its own;
+- `times`, `times_rest`, `plus`, `at_least`, `at_most`, `zero_where`, `total`:
+  arithmetic that saves memory where the backend allows it;
+- `hard_limit`: a minimum whose gradient is zero beyond the limit;
+- `unless_beyond`: leaves out the work of a limit where nothing is beyond it;
+- `with_backward`, `without_outward`: the same for a gradient that depends on
+  its own sign, because it may lead back to a limit and not away from it;
+- `fused_moments`: both products of local reparameterization as one operation;
+- `draw_key`, `fold_key`, `split_key`, `normal`: keys of random numbers, made
+  of a state, and the numbers of a key;
+- `compiled`: a function of tensors, compiled;
+- `gradient_function`: a compiled gradient of the loss of a model.
+"""
+
+from types import ModuleType
+
+import keras
+
+_chosen: ModuleType
+if keras.backend.backend() == "jax":
+    from keras_vdrop.backend import jax as _chosen
+elif keras.backend.backend() == "tensorflow":
+    from keras_vdrop.backend import tensorflow as _chosen
+elif keras.backend.backend() == "torch":
+    from keras_vdrop.backend import torch as _chosen
+else:
+    from keras_vdrop.backend import default as _chosen
+
+SEED_DTYPE = _chosen.SEED_DTYPE
+FUSES = _chosen.FUSES
+with_gradient = _chosen.with_gradient
+times = _chosen.times
+times_rest = _chosen.times_rest
+plus = _chosen.plus
+at_least = _chosen.at_least
+at_most = _chosen.at_most
+total = _chosen.total
+hard_limit = _chosen.hard_limit
+unless_beyond = _chosen.unless_beyond
+with_backward = _chosen.with_backward
+without_outward = _chosen.without_outward
+zero_where = _chosen.zero_where
+fused_moments = _chosen.fused_moments
+draw_key = _chosen.draw_key
+fold_key = _chosen.fold_key
+split_key = _chosen.split_key
+normal = _chosen.normal
+compiled = _chosen.compiled
+gradient_function = _chosen.gradient_function

@@ -1,0 +1,154 @@
+"""The operations of `keras.ops`, for backends without anything better.
+
+The other backends take from here what they have no better form of.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+# Arrays of fewer elements take no time, and a look at them does.
+FEW = 2**14
+# The dtype of the state of a generator.
+SEED_DTYPE = "int64"
+# Whether operations on whole arrays are compiled into one.
+FUSES = False
+
+
+def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
+    """Decorator: gives a pointwise function a derivative of its own.
+
+    `gradient(upstream, *kept)` returns the derivative with respect to each
+    argument, or `None` where it is zero. `kept` are the arguments from number
+    `kept_from` on: only these are kept for the backward pass.
+    """
+    del gradient, kept_from
+    return lambda function: function
+
+
+def with_backward(gradient: Callable, kept_from: int = 0) -> Callable:
+    """As `with_gradient`, for one that depends on the sign of `upstream`.
+
+    Such a function has no forward mode.
+    """
+    return with_gradient(gradient, kept_from)
+
+
+def times(x: Any, y: Any) -> Any:
+    """`x * y`, in the memory of `x` where the backend allows it."""
+    return x * y
+
+
+def times_rest(x: Any, y: Any) -> Any:
+    """`x * (1 - y)`, in the memory of `x` where the backend allows it."""
+    return x - x * y
+
+
+def plus(x: Any, y: Any, factor: float | None = None) -> Any:
+    """`x + factor * y`, in the memory of `x` where the backend allows it."""
+    return x + y if factor is None else x + factor * y
+
+
+def at_least(x: Any, limit: float) -> Any:
+    """`maximum(x, limit)` for a limit that is a number."""
+    return ops.maximum(x, limit)
+
+
+def at_most(x: Any, limit: Any) -> Any:
+    """`minimum(x, limit)`."""
+    return ops.minimum(x, limit)
+
+
+def total(x: Any) -> Any:
+    """The sum of all elements."""
+    return ops.sum(x)
+
+
+def hard_limit(x: Any, limit: float) -> Any:
+    """`minimum(x, limit)`, with a derivative of 1 at the limit, 0 beyond."""
+    limit = ops.cast(limit, x.dtype)
+    return ops.where(x > limit, limit, x)
+
+
+def unless_beyond(
+    x: Any, limit: float, limited: Callable, plain: Callable
+) -> Any:
+    """`limited()`, or the same by `plain()` where no `x` is above a limit.
+
+    A limit costs several passes over memory and is hardly ever exceeded. One
+    look for the largest `x` costs less, where operations are not fused.
+    """
+    del x, limit, plain
+    return limited()
+
+
+def without_outward(gradient: Any, x: Any, limit: Any) -> Any:
+    """A gradient that is zero where a step would leave the limit further.
+
+    That is where `x` is above the limit and the gradient is negative.
+    """
+    return zero_where(ops.logical_and(x > limit, gradient < 0), gradient)
+
+
+def zero_where(condition: Any, x: Any) -> Any:
+    """Zero where a condition holds, in the memory of `x` if allowed."""
+    return ops.where(condition, ops.zeros_like(x), x)
+
+
+def fused_moments(
+    linear: Callable,
+    inputs: Any,
+    squares: Any,
+    kernel: Any,
+    log_alpha: Any,
+    limit: float | None,
+) -> tuple[Any, Any] | None:
+    """Mean and variance of `linear(inputs, w)` as one operation.
+
+    The weights have the variance `alpha * kernel**2`, and `limit` is the
+    largest log alpha, as `pointwise.one_way_limit` has it, or `None`.
+    Returns `None` where the backend has no such operation for these arguments.
+    """
+    del linear, inputs, squares, kernel, log_alpha, limit
+    return None
+
+
+def draw_key(state: Any) -> Any:
+    """The key of one draw, different on each replica and rank.
+
+    Args:
+        state: Integer tensor of shape `(3,)`: two words of a seed and the
+            number of draws so far.
+
+    Returns:
+        An integer tensor of shape `(2,)`.
+    """
+    return ops.stack([state[0], state[1] + state[2]])
+
+
+def fold_key(key: Any, number: int) -> Any:
+    """Another key, which follows from a key and a number."""
+    return key + ops.convert_to_tensor([number, 0], key.dtype)
+
+
+def split_key(key: Any, count: Any) -> Any:
+    """Several keys, which follow from one: a tensor `(count, 2)`."""
+    numbers = ops.arange(count, dtype=key.dtype)
+    return key + ops.stack([numbers, ops.zeros_like(numbers)], axis=-1)
+
+
+def normal(key: Any, shape: Any, dtype: str) -> Any:
+    """Standard normal numbers, the same for the same key."""
+    return keras.random.normal(shape, dtype=dtype, seed=int(key[0] ^ key[1]))
+
+
+def compiled(function: Callable) -> Callable:
+    """A function of structures of tensors, compiled if the backend does."""
+    return function
+
+
+def gradient_function(loss: Callable, model: Any, variables: list) -> Callable:
+    """A compiled function of `x, y`: the gradients of `loss(x, y)`."""
+    raise NotImplementedError("This backend of Keras has no gradients.")

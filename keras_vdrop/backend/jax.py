@@ -1,0 +1,141 @@
+"""What JAX does differently; `default.py` documents the names."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from keras_vdrop.backend.default import at_least
+from keras_vdrop.backend.default import at_most
+from keras_vdrop.backend.default import fused_moments
+from keras_vdrop.backend.default import hard_limit
+from keras_vdrop.backend.default import plus
+from keras_vdrop.backend.default import times
+from keras_vdrop.backend.default import times_rest
+from keras_vdrop.backend.default import unless_beyond
+from keras_vdrop.backend.default import without_outward
+from keras_vdrop.backend.default import zero_where
+
+__all__ = [
+    "FUSES",
+    "SEED_DTYPE",
+    "at_least",
+    "at_most",
+    "compiled",
+    "draw_key",
+    "fold_key",
+    "fused_moments",
+    "gradient_function",
+    "hard_limit",
+    "normal",
+    "plus",
+    "split_key",
+    "times",
+    "times_rest",
+    "total",
+    "unless_beyond",
+    "with_backward",
+    "with_gradient",
+    "without_outward",
+    "zero_where",
+]
+
+SEED_DTYPE = "uint32"
+FUSES = True
+
+
+def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
+    def decorate(function: Callable) -> Callable:
+        def jvp(arguments: tuple, tangents: tuple) -> tuple:
+            # A pointwise function: its tangent is multiplied by the same
+            # derivative as an upstream gradient. Forward mode works too.
+            products = [
+                gradient(tangent, *arguments[kept_from:])[number]
+                for number, tangent in enumerate(tangents)
+            ]
+            tangent = sum(x for x in products if x is not None)
+            return function(*arguments), tangent
+
+        wrapped = jax.custom_jvp(function)
+        wrapped.defjvp(jvp)
+        return wrapped
+
+    return decorate
+
+
+def with_backward(gradient: Callable, kept_from: int = 0) -> Callable:
+    def decorate(function: Callable) -> Callable:
+        def forward(*arguments: Any) -> tuple[Any, tuple]:
+            return function(*arguments), arguments[kept_from:]
+
+        def backward(kept: tuple, upstream: Any) -> tuple:
+            return gradient(upstream, *kept)
+
+        wrapped = jax.custom_vjp(function)
+        wrapped.defvjp(forward, backward)
+        return wrapped
+
+    return decorate
+
+
+def total(x: Any) -> Any:
+    if len(x.shape) < 2:
+        return jnp.sum(x)
+    # XLA for a CPU (jax 0.10) fuses a sum with the operations before it, and
+    # then fills whole arrays with their constants. It does not fuse a product
+    # of matrices, so the last axis is summed by one.
+    ones = jnp.ones(x.shape[-1:], x.dtype)
+    return jnp.sum(jnp.matmul(x, ones, precision="highest"))
+
+
+# One program is traced for all devices, and the noise of its shards differs
+# without help.
+def draw_key(state: Any) -> Any:
+    return jax.random.fold_in(state[:2], state[2])
+
+
+def fold_key(key: Any, number: int) -> Any:
+    return jax.random.fold_in(key, number)
+
+
+def split_key(key: Any, count: Any) -> Any:
+    return jax.random.split(key, count)
+
+
+def normal(key: Any, shape: Any, dtype: str) -> Any:
+    return jax.random.normal(key, shape, dtype)
+
+
+compiled = jax.jit
+
+
+def gradient_function(loss: Callable, model: Any, variables: list) -> Callable:
+    chosen = {id(variable) for variable in variables}
+    others = [
+        variable
+        for variable in [*model.variables, *model.metrics_variables]
+        if id(variable) not in chosen
+    ]
+    values = [variable.value for variable in variables]
+    other_values = [variable.value for variable in others]
+
+    def stateless_loss(
+        values: list, other_values: list, x: Any, y: Any
+    ) -> tuple:
+        mapping = zip(
+            [*variables, *others], [*values, *other_values], strict=True
+        )
+        with keras.StatelessScope(state_mapping=list(mapping)) as scope:
+            value = loss(x, y)
+        return value, [scope.get_current_value(other) for other in others]
+
+    step = jax.jit(jax.grad(stateless_loss, has_aux=True))
+
+    def gradients(x: Any, y: Any) -> list:
+        nonlocal other_values
+        found, other_values = step(values, other_values, x, y)
+        return found
+
+    return gradients

@@ -1,0 +1,114 @@
+"""What TensorFlow does differently; `default.py` documents the names."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_vdrop.backend.default import FEW
+from keras_vdrop.backend.default import at_least
+from keras_vdrop.backend.default import at_most
+from keras_vdrop.backend.default import fused_moments
+from keras_vdrop.backend.default import plus
+from keras_vdrop.backend.default import times
+from keras_vdrop.backend.default import times_rest
+from keras_vdrop.backend.default import total
+from keras_vdrop.backend.default import without_outward
+from keras_vdrop.backend.default import zero_where
+
+__all__ = [
+    "FUSES",
+    "SEED_DTYPE",
+    "at_least",
+    "at_most",
+    "compiled",
+    "draw_key",
+    "fold_key",
+    "fused_moments",
+    "gradient_function",
+    "hard_limit",
+    "normal",
+    "plus",
+    "split_key",
+    "times",
+    "times_rest",
+    "total",
+    "unless_beyond",
+    "with_backward",
+    "with_gradient",
+    "without_outward",
+    "zero_where",
+]
+
+SEED_DTYPE = "int64"
+FUSES = False
+
+
+def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
+    def decorate(function: Callable) -> Callable:
+        @tf.custom_gradient
+        def wrapped(*arguments: Any) -> tuple[Any, Callable]:
+            def backward(upstream: Any) -> tuple:
+                return gradient(upstream, *arguments[kept_from:])
+
+            return function(*arguments), backward
+
+        # `custom_gradient` would ask for the gradients of variables apart.
+        return lambda *arguments: wrapped(*map(tf.convert_to_tensor, arguments))
+
+    return decorate
+
+
+with_backward = with_gradient
+
+
+def hard_limit(x: Any, limit: float) -> Any:
+    return tf.minimum(x, tf.cast(limit, x.dtype))
+
+
+def unless_beyond(
+    x: Any, limit: float, limited: Callable, plain: Callable
+) -> Any:
+    if (x.shape.num_elements() or 0) < FEW:
+        return limited()
+    # Not `>`, which NaN fails.
+    within = tf.reduce_max(x) <= tf.cast(limit, x.dtype)
+    return tf.cond(within, plain, limited)
+
+
+def draw_key(state: Any) -> Any:
+    # Keras keeps seeds in int64; XLA takes int32 alone.
+    state = tf.cast(state, "int32")
+    key = fold_key(state[:2], state[2])
+    replica = tf.distribute.get_replica_context()
+    if replica is not None and replica.num_replicas_in_sync > 1:
+        key = fold_key(key, replica.replica_id_in_sync_group)
+    return key
+
+
+def fold_key(key: Any, number: Any) -> Any:
+    return tf.random.experimental.stateless_fold_in(key, number)
+
+
+def split_key(key: Any, count: Any) -> Any:
+    return tf.random.experimental.stateless_split(key, count)
+
+
+def normal(key: Any, shape: Any, dtype: str) -> Any:
+    return tf.random.stateless_normal(shape, key, dtype=dtype)
+
+
+compiled = tf.function
+
+
+def gradient_function(loss: Callable, model: Any, variables: list) -> Callable:
+    del model
+    values = [variable.value for variable in variables]
+
+    @tf.function
+    def gradients(x: Any, y: Any) -> list:
+        with tf.GradientTape() as tape:
+            value = loss(x, y)
+        return tape.gradient(value, values)
+
+    return gradients

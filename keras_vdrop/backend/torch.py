@@ -1,0 +1,314 @@
+"""What torch does differently; `default.py` documents the names.
+
+On torch every result has to be allocated, which can take longer than the
+operation. So functions with a gradient of their own work in place, and both
+products of a dense layer are one operation: its backward pass adds the second
+gradient of the kernel to the memory of the first.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed
+from keras import ops
+
+from keras_vdrop.backend.default import FEW
+from keras_vdrop.backend.default import compiled
+from keras_vdrop.backend.default import total
+
+__all__ = [
+    "FUSES",
+    "SEED_DTYPE",
+    "at_least",
+    "at_most",
+    "compiled",
+    "draw_key",
+    "fold_key",
+    "fused_moments",
+    "gradient_function",
+    "hard_limit",
+    "normal",
+    "plus",
+    "split_key",
+    "times",
+    "times_rest",
+    "total",
+    "unless_beyond",
+    "with_backward",
+    "with_gradient",
+    "without_outward",
+    "zero_where",
+]
+
+SEED_DTYPE = "int64"
+FUSES = False
+
+# The constants of splitmix64 (Steele, Lea, Flood 2014).
+GOLDEN = 0x9E3779B97F4A7C15
+FIRST_FACTOR = 0xBF58476D1CE4E5B9
+SECOND_FACTOR = 0x94D049BB133111EB
+
+
+def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
+    def decorate(function: Callable) -> Callable:
+        class Pointwise(torch.autograd.Function):
+            generate_vmap_rule = True
+
+            @staticmethod
+            def forward(*arguments: Any) -> Any:
+                return function(*arguments)
+
+            @staticmethod
+            def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+                ctx.save_for_backward(*inputs[kept_from:])
+
+            @staticmethod
+            def backward(ctx: Any, upstream: Any) -> tuple:
+                return gradient(upstream, *ctx.saved_tensors)
+
+        return Pointwise.apply
+
+    return decorate
+
+
+with_backward = with_gradient
+
+
+def times(x: Any, y: Any) -> Any:
+    return x * y if torch.is_grad_enabled() else x.mul_(y)
+
+
+def times_rest(x: Any, y: Any) -> Any:
+    if torch.is_grad_enabled():
+        return x - x * y
+    return x.addcmul_(x, y, value=-1)
+
+
+def plus(x: Any, y: Any, factor: float | None = None) -> Any:
+    factor = 1 if factor is None else factor
+    if torch.is_grad_enabled():
+        return torch.add(x, y, alpha=factor)
+    return x.add_(y, alpha=factor)
+
+
+def at_least(x: Any, limit: float) -> Any:
+    # Keras makes a tensor of the number first, which takes longer.
+    return x.clamp(min=limit)
+
+
+def at_most(x: Any, limit: Any) -> Any:
+    return x.clamp(max=limit)
+
+
+def hard_limit(x: Any, limit: float) -> Any:
+    return x.clamp(max=limit)
+
+
+def unless_beyond(
+    x: Any, limit: float, limited: Callable, plain: Callable
+) -> Any:
+    # A look at a value of another device would wait for it.
+    is_slow = x.device.type != "cpu" or torch.compiler.is_compiling()
+    if is_slow or x.numel() < FEW:
+        return limited()
+    try:
+        # Not `>`, which NaN fails.
+        within = bool(x.detach().amax() <= limit)
+    except RuntimeError:  # A vmap over `x` has no single value.
+        return limited()
+    return plain() if within else limited()
+
+
+def without_outward(gradient: Any, x: Any, limit: Any) -> Any:
+    return zero_where((x > limit).logical_and_(gradient < 0), gradient)
+
+
+def zero_where(condition: Any, x: Any) -> Any:
+    if torch.is_grad_enabled():
+        return x.masked_fill(condition, 0)
+    return x.masked_fill_(condition, 0)
+
+
+def fused_moments(
+    linear: Callable,
+    inputs: Any,
+    squares: Any,
+    kernel: Any,
+    log_alpha: Any,
+    limit: float | None,
+) -> tuple[Any, Any] | None:
+    tensors = [inputs, squares, kernel]
+    if log_alpha is not None:
+        tensors.append(log_alpha)
+    device = inputs.device.type
+    if (
+        linear is not ops.matmul
+        or len({tensor.dtype for tensor in tensors}) > 1
+        or device == "meta"
+        or torch.is_autocast_enabled(device)
+    ):
+        return None
+    *batch, features = inputs.shape
+    inputs = inputs.reshape(-1, features)
+    squares = squares.reshape(-1, features)
+
+    def product(limit: float | None) -> tuple:
+        return _MatmulMoments.apply(inputs, squares, kernel, log_alpha, limit)
+
+    if log_alpha is None or limit is None:
+        mean, variance, _ = product(None)
+    else:
+        mean, variance, _ = unless_beyond(
+            log_alpha, limit, lambda: product(limit), lambda: product(None)
+        )
+    shape = (*batch, kernel.shape[1])
+    return mean.reshape(shape), variance.reshape(shape)
+
+
+class _MatmulMoments(torch.autograd.Function):
+    """`inputs @ kernel` and `squares @ (alpha * kernel**2)`.
+
+    The third result, `alpha * kernel`, is kept for the backward pass.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        inputs: Any,
+        squares: Any,
+        kernel: Any,
+        log_alpha: Any,
+        limit: float | None,
+    ) -> tuple:
+        mean = inputs @ kernel
+        if log_alpha is None:
+            return mean, squares @ (kernel * kernel), None
+        scaled = torch.exp(log_alpha)
+        if limit is not None:
+            scaled.clamp_(max=math.exp(limit))
+        scaled.mul_(kernel)
+        return mean, squares @ (scaled * kernel), scaled
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        scaled = output[2]
+        if scaled is not None:
+            ctx.mark_non_differentiable(scaled)
+        *tensors, ctx.limit = inputs
+        ctx.save_for_backward(*tensors, scaled)
+
+    @staticmethod
+    def backward(ctx: Any, by_mean: Any, by_variance: Any, _: Any) -> tuple:
+        inputs, squares, kernel, log_alpha, scaled = ctx.saved_tensors
+        needed = ctx.needs_input_grad
+        by_inputs = by_squares = by_kernel = by_log_alpha = None
+        # `scaled` is half the derivative of the variance with respect to the
+        # kernel.
+        if log_alpha is None:
+            scaled = kernel
+        elif torch.is_grad_enabled():
+            # The kept tensor cannot be differentiated again.
+            scaled = torch.exp(log_alpha)
+            if ctx.limit is not None:
+                scaled = scaled.clamp(max=math.exp(ctx.limit))
+            scaled = scaled * kernel
+        if needed[0]:
+            by_inputs = by_mean @ kernel.T
+        if needed[1] or needed[3]:
+            variance = scaled * kernel
+        if needed[1]:
+            by_squares = by_variance @ variance.T
+        if needed[2] or needed[3]:
+            by_weights = squares.T @ by_variance
+        if needed[3]:
+            by_log_alpha = times(variance, by_weights)
+            if ctx.limit is not None:
+                by_log_alpha = without_outward(
+                    by_log_alpha, log_alpha, ctx.limit
+                )
+        if needed[2]:
+            by_kernel = times(by_weights, scaled)
+            by_kernel = _plus_product(by_kernel, 2.0, inputs.T, by_mean)
+        return by_inputs, by_squares, by_kernel, by_log_alpha, None
+
+
+def _plus_product(x: Any, factor: float, y: Any, z: Any) -> Any:
+    """`factor * x + y @ z`, in the memory of `x` unless differentiated."""
+    if torch.is_grad_enabled():
+        return factor * x + y @ z
+    return x.addmm_(y, z, beta=factor)
+
+
+# Generators are unknown to the compiler: pytorch issue 88576.
+@torch.compiler.disable()
+def draw_key(state: Any) -> Any:
+    if state.device.type == "meta":
+        return state[:2]
+    rank = 0
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank = torch.distributed.get_rank()
+    return _key(_hash(*state.tolist(), rank), state.device)
+
+
+@torch.compiler.disable()
+def fold_key(key: Any, number: int) -> Any:
+    if key.device.type == "meta":
+        return key
+    return _key(_hash(*key.tolist(), number), key.device)
+
+
+@torch.compiler.disable()
+def split_key(key: Any, count: Any) -> Any:
+    if key.device.type == "meta":
+        return key.new_empty((count, 2))
+    return torch.stack([fold_key(key, number) for number in range(count)])
+
+
+@torch.compiler.disable()
+def normal(key: Any, shape: Any, dtype: str) -> Any:
+    options = {"dtype": getattr(torch, dtype), "device": key.device}
+    if key.device.type == "meta":
+        return torch.empty(shape, **options)
+    first, second = key.tolist()
+    generator = torch.Generator(key.device)
+    generator.manual_seed(first << 32 | second)
+    return torch.randn(shape, generator=generator, **options)
+
+
+def _key(bits: int, device: Any) -> Any:
+    words = [bits >> 33, bits & 2**32 - 1]
+    return torch.tensor(words, dtype=torch.int64, device=device)
+
+
+def _hash(*numbers: int) -> int:
+    """64 well mixed bits of some integers."""
+    state = 0
+    for number in numbers:
+        state = (state ^ number) + GOLDEN & 2**64 - 1
+        state = (state ^ state >> 30) * FIRST_FACTOR & 2**64 - 1
+        state = (state ^ state >> 27) * SECOND_FACTOR & 2**64 - 1
+        state ^= state >> 31
+    return state
+
+
+def gradient_function(loss: Callable, model: Any, variables: list) -> Callable:
+    # With respect to all variables: a rematerialized call keeps what it
+    # computed again until all of its gradients have been found.
+    every = model.trainable_variables
+    chosen = [
+        index
+        for variable in variables
+        for index, other in enumerate(every)
+        if other is variable
+    ]
+
+    def gradients(x: Any, y: Any) -> list:
+        found = torch.autograd.grad(
+            loss(x, y), [v.value for v in every], allow_unused=True
+        )
+        return [found[index] for index in chosen]
+
+    return gradients

@@ -1,0 +1,6 @@
+"""Callbacks for `fit`."""
+
+from keras_vdrop.callbacks.dropout_rate_logger import DropoutRateLogger
+from keras_vdrop.callbacks.kl_warmup import KLWarmup
+
+__all__ = ["DropoutRateLogger", "KLWarmup"]

@@ -1,0 +1,1 @@
+"""The four ideas: axes, random weights, posteriors and priors, estimators."""

@@ -1,0 +1,125 @@
+"""The arguments of the noise of a layer, checked."""
+
+import dataclasses
+import math
+from typing import Any
+
+from keras_vdrop.core import estimators
+from keras_vdrop.core import posteriors
+from keras_vdrop.core import priors
+from keras_vdrop.core import validation
+from keras_vdrop.core.axes import GRANULARITIES
+from keras_vdrop.core.seeds import check_seed
+
+
+@dataclasses.dataclass
+class NoiseArguments:
+    """What a layer takes beyond the arguments of the Keras layer.
+
+    A bad value is refused when this is made.
+    """
+
+    rate: float = 0.05
+    noise: str = "independent"
+    granularity: str = "layer"
+    adaptive: bool = True
+    max_alpha: float | None = 1.0
+    kl: Any = "polynomial"
+    parameterization: str = "multiplicative"
+    estimator: str = "local"
+    num_examples: int | None = None
+    kl_downscale: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        validation.check_rate("rate", self.rate)
+        self.rate = float(self.rate)
+        validation.check_choice(
+            "noise", self.noise, ("independent", "correlated")
+        )
+        validation.check_choice("granularity", self.granularity, GRANULARITIES)
+        validation.check_bool("adaptive", self.adaptive)
+        if self.max_alpha is not None:
+            self.max_alpha = validation.check_positive(
+                "max_alpha", self.max_alpha
+            )
+        self.prior = priors.get(self.kl)
+        validation.check_choice(
+            "parameterization", self.parameterization, posteriors.POSTERIORS
+        )
+        validation.check_choice(
+            "estimator", self.estimator, estimators.ESTIMATORS
+        )
+        if self.num_examples is not None:
+            self.num_examples = validation.check_count(
+                "num_examples", self.num_examples
+            )
+        self.kl_downscale = validation.check_positive(
+            "kl_downscale", self.kl_downscale
+        )
+        self.seed = check_seed(self.seed)
+        self.posterior = posteriors.choose(
+            self.parameterization,
+            self.noise,
+            granularity=self.granularity,
+            adaptive=self.adaptive,
+        )
+        self._check_prior()
+        if self.adaptive:
+            self._check_bounds()
+
+    @property
+    def limit(self) -> float | None:
+        """The limit of alpha. A rate that is not learned has none."""
+        return self.max_alpha if self.adaptive else None
+
+    def _check_prior(self) -> None:
+        name = priors.serialize(self.prior)
+        if self.noise == "correlated" and not self.prior.takes_correlated:
+            raise validation.invalid(
+                "kl",
+                "a function of alpha alone with noise='correlated'",
+                self.kl,
+                "All the weights of an input share one random scale, so that "
+                "their joint distribution has no density and its KL from "
+                "this prior is infinite. Use `noise='independent'`.",
+            )
+        if self.prior.depends_on_mean and not self.adaptive:
+            raise validation.invalid(
+                "adaptive",
+                f"True with kl={name!r}, whose KL depends on the weights",
+                self.adaptive,
+                "A fixed rate has no KL. Use a `kernel_regularizer`.",
+            )
+
+    def _check_bounds(self) -> None:
+        bound = math.inf if self.max_alpha is None else self.max_alpha
+        if self.rate / (1 - self.rate) > bound:
+            raise validation.invalid(
+                "rate",
+                f"alpha = rate / (1 - rate) of at most max_alpha={bound}",
+                self.rate,
+                "Lower `rate`, raise `max_alpha`, or fix the rate with "
+                "`adaptive=False`.",
+            )
+        domain = self.prior.max_alpha
+        if bound > domain:
+            name = priors.serialize(self.prior)
+            raise validation.invalid(
+                "max_alpha",
+                f"at most {domain}, where kl={name!r} ceases to hold",
+                self.max_alpha,
+                f"Use `max_alpha={domain}`, or `kl='exact'`, which holds for "
+                "every alpha.",
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """All arguments by name, of types that JSON can hold."""
+        found = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+        }
+        return {**found, "kl": priors.serialize(self.prior)}
+
+
+NAMES = tuple(field.name for field in dataclasses.fields(NoiseArguments))

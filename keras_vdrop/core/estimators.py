@@ -1,0 +1,263 @@
+"""How noise on the weights becomes noise on the outputs of a layer.
+
+An estimator is a function of a layer and the arguments of its call. `local`
+and `flipout` need the linear map of the layer, `linear(inputs, kernel)`, and
+are written once for all layers that have one. `batch` and `example` put
+samples of the weights in the place of the variables and run the layer's own
+call, so that they need nothing of the layer.
+
+Noise is drawn in float32 at least: half-precision normals are coarse and have
+no tails.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import Protocol
+
+import keras
+from keras import ops
+
+from keras_vdrop import backend
+from keras_vdrop.core import pointwise
+from keras_vdrop.core.dtypes import at_least_float32
+from keras_vdrop.core.dtypes import variance_dtype
+from keras_vdrop.core.posteriors import Variance
+
+
+class Layer(Protocol):
+    """What an estimator may ask of a layer."""
+
+    random_weights: Sequence[Any]
+    variables: Sequence[Any]
+
+    def plain_call(self, *args: Any, **kwargs: Any) -> Any:
+        """The call of the Keras layer."""
+
+    def linear(self, inputs: Any, kernel: Any) -> Any:
+        """The linear map of the layer, for any kernel."""
+
+    def finish(self, outputs: Any) -> Any:
+        """The bias and the activation."""
+
+    def add_loss(self, loss: Any) -> None: ...
+
+
+def local(layer: Layer, inputs: Any) -> Any:
+    """Local reparameterization: noise on the inputs or on the outputs.
+
+    Correlated noise (type A) is `linear(a * xi, theta)` with
+    `xi ~ N(1, alpha)`; independent noise (type B) is
+    `linear(a, theta) + sqrt(linear(a**2, variance)) * zeta` with
+    `zeta ~ N(0, 1)`.
+    """
+    (weight,) = layer.random_weights
+    if weight.posterior.correlated:
+        inputs = ops.multiply(inputs, weight.scales(inputs))
+        return layer.finish(layer.linear(inputs, weight.mean_variable))
+    mean, variance = moments(layer.linear, inputs, weight)
+    dtype = keras.backend.standardize_dtype(mean.dtype)
+    noise = weight.generator.normal(ops.shape(mean), at_least_float32(dtype))
+    noise = ops.cast(noise, variance.dtype)
+    deviation = ops.cast(pointwise.deviation(variance, noise), dtype)
+    return layer.finish(mean + deviation)
+
+
+def moments(linear: Callable, inputs: Any, weight: Any) -> tuple[Any, Any]:
+    """Mean and variance of `linear(inputs, w)` for independent weights `w`.
+
+    A factor of the variance that belongs to the inputs or to the outputs
+    multiplies these instead of the weights, because they are smaller.
+    """
+    dtype = variance_dtype(inputs.dtype)
+    variance = weight.variance(dtype)
+    kernel = ops.convert_to_tensor(weight.mean_variable)
+    squares = ops.square(ops.cast(inputs, dtype))
+    if variance.inputs is not None:
+        scale = weight.axes.over_inputs(variance.inputs, len(inputs.shape))
+        # tensorflow does not broadcast against sparse inputs.
+        scale = ops.broadcast_to(scale, ops.shape(squares))
+        squares = ops.multiply(squares, scale)
+    mean, spread = _products(linear, inputs, squares, kernel, variance)
+    if variance.outputs is not None:
+        scale = variance.outputs
+        if len(scale.shape):
+            scale = weight.axes.over_outputs(scale, len(mean.shape))
+        spread = ops.multiply(spread, scale)
+    return mean, spread
+
+
+def _products(
+    linear: Callable, inputs: Any, squares: Any, kernel: Any, variance: Variance
+) -> tuple[Any, Any]:
+    weights = variance.weights
+    if weights is None:
+        fused = backend.fused_moments(
+            linear,
+            inputs,
+            squares,
+            kernel,
+            variance.log_alpha,
+            variance.limit,
+        )
+        if fused is not None:
+            return fused
+        weights = _relative_variance(kernel, variance, squares.dtype)
+    return linear(inputs, kernel), linear(squares, weights)
+
+
+def _relative_variance(kernel: Any, variance: Variance, dtype: str) -> Any:
+    log_alpha, limit = variance.log_alpha, variance.limit
+    if log_alpha is None:
+        return pointwise.square(ops.cast(kernel, dtype))
+    kernel = ops.cast(kernel, log_alpha.dtype)
+    if limit is None:
+        found = pointwise.weight_variance(log_alpha, kernel)
+    else:
+        found = pointwise.limited_weight_variance(log_alpha, kernel, limit)
+    return ops.cast(found, dtype)
+
+
+def flipout(layer: Layer, inputs: Any) -> Any:
+    """One sample of the weights, its noise with other signs in each example.
+
+    `linear(a, theta) + r * linear(a * s, std * noise)` with random signs `s`
+    for each example and input and `r` for each example and output (Wen et al.
+    2018). Correlated noise has no signs of outputs, which share their noise.
+    """
+    (weight,) = layer.random_weights
+    dtype = keras.backend.standardize_dtype(inputs.dtype)
+    sample = ops.cast(ops.multiply(weight.std(), weight.noise()), dtype)
+    mean = layer.linear(inputs, weight.mean_variable)
+    flipped = ops.multiply(inputs, _signs(weight, inputs, "input"))
+    deviation = layer.linear(flipped, sample)
+    if not weight.posterior.correlated:
+        signs = _signs(weight, deviation, "output")
+        deviation = ops.multiply(deviation, signs)
+    return layer.finish(mean + deviation)
+
+
+def _signs(weight: Any, tensor: Any, side: str) -> Any:
+    shape = weight.axes.sign_shape(ops.shape(tensor), side)
+    noise = weight.generator.normal(shape, "float32")
+    return ops.cast(ops.where(noise < 0, -1.0, 1.0), tensor.dtype)
+
+
+def batch(layer: Layer, *args: Any, **kwargs: Any) -> Any:
+    """One sample of the weights for the whole minibatch."""
+    samples = [weight.sample() for weight in layer.random_weights]
+    return with_samples(layer, samples, *args, **kwargs)
+
+
+def with_samples(
+    layer: Layer, samples: Sequence[Any], *args: Any, **kwargs: Any
+) -> Any:
+    """The layer's own call, with samples in the place of its weights."""
+    state, values = _state(layer, samples)
+    outputs, values, losses = _substitute(
+        state, values, lambda: layer.plain_call(*args, **kwargs)
+    )
+    for variable, value in values:
+        variable.assign(value)
+    for loss in losses:
+        layer.add_loss(loss)
+    return outputs
+
+
+def example(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
+    """One sample of the weights for each example, one example at a time.
+
+    Noise is drawn again in the backward pass instead of kept, so that there
+    is never more than one sample of the weights at a time. A layer without a
+    linear map runs its own call for each example: its state is the same for
+    all of them, and stays as it is.
+    """
+    inputs = ops.convert_to_tensor(inputs, sparse=False)
+    if inputs.shape[0] == 0:
+        return layer.plain_call(inputs, **kwargs)
+    if layer.linear is None:
+        return _each_call(layer, inputs, **kwargs)
+    (weight,) = layer.random_weights
+    dtype = keras.backend.standardize_dtype(inputs.dtype)
+
+    def run(row_and_key: tuple[Any, Any]) -> Any:
+        row, key = row_and_key
+
+        # Arguments, because tensorflow's `remat` gives no gradient to tensors
+        # that a function closes over.
+        def with_key(row: Any, mean: Any, std: Any) -> Any:
+            with weight.generator.hold(key):
+                sample = mean + std * weight.noise()
+            return layer.linear(row[None], ops.cast(sample, dtype))[0]
+
+        return keras.remat(with_key)(row, mean, std)
+
+    mean, std = weight.mean(), weight.std()
+    keys = weight.generator.split(ops.shape(inputs)[0])
+    return layer.finish(ops.map(run, (inputs, keys)))
+
+
+def _each_call(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
+    weights = layer.random_weights
+    moments = [(weight.mean(), weight.std()) for weight in weights]
+
+    def run(row_and_key: tuple[Any, Any]) -> Any:
+        row, key = row_and_key
+        samples = []
+        for number, (weight, (mean, std)) in enumerate(
+            zip(weights, moments, strict=True)
+        ):
+            with weight.generator.hold(backend.fold_key(key, number)):
+                samples.append(mean + std * weight.noise())
+        outputs, _, losses = _substitute(
+            *_state(layer, samples),
+            lambda: layer.plain_call(row[None], **kwargs),
+        )
+        return outputs[0], [ops.mean(loss) for loss in losses]
+
+    keys = weights[0].generator.split(ops.shape(inputs)[0])
+    outputs, losses = ops.map(run, (inputs, keys))
+    for loss in losses:
+        layer.add_loss(ops.mean(loss))
+    return outputs
+
+
+def _state(layer: Layer, samples: Sequence[Any]) -> tuple[list, list]:
+    """The variables of a layer, the random ones first, and their values."""
+    weights = layer.random_weights
+    random = [weight.mean_variable for weight in weights]
+    hidden = {id(v) for weight in weights for v in weight.variables}
+    hidden |= {id(variable) for variable in random}
+    others = [v for v in layer.variables if id(v) not in hidden]
+    values = [*samples, *(ops.convert_to_tensor(v) for v in others)]
+    return [*random, *others], values
+
+
+def _substitute(
+    state: list, values: Sequence[Any], call: Callable
+) -> tuple[Any, list, list]:
+    """Runs a call with other values of some variables.
+
+    Returns its outputs, pairs of variables and values that it has assigned,
+    and the losses that it has added.
+    """
+    mapping = list(zip(state, values, strict=True))
+    with keras.StatelessScope(mapping, collect_losses=True) as scope:
+        before = [scope.get_current_value(variable) for variable in state]
+        outputs = call()
+    changed = [
+        (variable, scope.get_current_value(variable))
+        for variable, value in zip(state, before, strict=True)
+        if scope.get_current_value(variable) is not value
+    ]
+    # Of another identity, by which the layer inside knows the first.
+    return outputs, changed, [ops.multiply(x, 1.0) for x in scope.losses]
+
+
+ESTIMATORS: dict[str, Callable] = {
+    "local": local,
+    "batch": batch,
+    "example": example,
+    "flipout": flipout,
+}
+NEED_LINEAR = ("local", "flipout")

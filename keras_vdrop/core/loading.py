@@ -1,0 +1,41 @@
+"""Refuses weights of a file that are not those of the noise of a layer."""
+
+import weakref
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+# Keras tries a layer of a `Sequential` again by a path that is in no file and
+# tells the last error (3.15, saving/saving_lib.py): what the first one was.
+_refused: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def check_noise(weight: Any, store: Any) -> None:
+    """Raises an error before anything is assigned.
+
+    Args:
+        weight: A built `RandomWeight`.
+        store: What is to be loaded, as Keras gives it.
+    """
+    found = {key: np.shape(store[key]) for key in store.keys()}
+    expected = {x.name: tuple(x.shape) for x in weight.weights}
+    if found == expected:
+        return
+    message = (
+        f"Layer '{weight.owner}' cannot load the noise of its "
+        f"{weight.name.removesuffix('_noise')}. Expected {_noise(expected)}. "
+        f"Received: {_noise(found)}. Load the weights into a layer with the "
+        "`parameterization` and `granularity` of the layer that was saved."
+    )
+    if isinstance(store, Hashable):
+        messages = _refused.setdefault(store, {})
+        message = messages.setdefault(id(weight), message)
+    raise ValueError(message)
+
+
+def _noise(shapes: dict[str, tuple]) -> str:
+    for name in ("log_alpha", "log_variance"):
+        if name in shapes:
+            return f"{name} of shape {shapes[name]}"
+    return "no noise"

@@ -1,0 +1,179 @@
+"""Functions of every weight or output, in few passes over memory.
+
+With an alpha for each weight a training step is bound by memory as much as by
+its products of matrices. Automatic differentiation keeps each intermediate
+result for the backward pass and reads it again there. These functions have
+derivatives of their own instead: they keep nothing but the arguments they
+need. The derivatives are functions of the arguments, so that they can be
+differentiated again.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_vdrop.backend import FUSES
+from keras_vdrop.backend import at_least
+from keras_vdrop.backend import at_most
+from keras_vdrop.backend import times
+from keras_vdrop.backend import unless_beyond
+from keras_vdrop.backend import with_backward
+from keras_vdrop.backend import with_gradient
+from keras_vdrop.backend import without_outward
+
+# The smallest normal float32 and bfloat16, far below any variance that can
+# matter.
+TINY = float(np.finfo("float32").tiny)
+# How far log alpha may be above its limit by rounding, when a constraint of
+# the optimizer keeps it there.
+ROUNDING = 1e-5
+
+
+@with_gradient(lambda upstream, x: (times(upstream * x, 2.0),))
+def square(x: Any) -> Any:
+    """`x**2`."""
+    return ops.square(x)
+
+
+def _log_square_gradient(upstream: Any, x: Any) -> tuple[Any]:
+    slope = times(upstream * x, 2.0)
+    return (slope / at_least(ops.square(x), TINY),)
+
+
+@with_gradient(_log_square_gradient)
+def log_square(x: Any) -> Any:
+    """`log(x**2)`, but never less than that of a variance of `TINY`."""
+    return ops.log(at_least(ops.square(x), TINY))
+
+
+def _log_ratio_gradient(upstream: Any, x: Any) -> tuple[Any, Any]:
+    slope = times(upstream * x, -2.0)
+    return upstream, slope / at_least(ops.square(x), TINY)
+
+
+@with_gradient(_log_ratio_gradient, kept_from=1)
+def log_ratio(log_variance: Any, mean: Any) -> Any:
+    """Log alpha, `log_variance - log_square(mean)`."""
+    return log_variance - ops.log(at_least(ops.square(mean), TINY))
+
+
+def _one_way_limit_gradient(
+    upstream: Any, x: Any, limit: Any
+) -> tuple[Any, None]:
+    return without_outward(upstream, x, limit), None
+
+
+@with_backward(_one_way_limit_gradient)
+def one_way_limit(x: Any, limit: Any) -> Any:
+    """`minimum(x, limit)`, with a gradient that leads back to the limit.
+
+    The derivative with respect to `x` is 1, also beyond the limit. It is 0
+    only where `x` is beyond the limit and a step of gradient descent would
+    move it further out. The limit has no gradient.
+    """
+    return at_most(x, limit)
+
+
+def _weight_variance_gradient(
+    upstream: Any, log_alpha: Any, kernel: Any
+) -> tuple[Any, Any]:
+    # A second exponential costs no more than to keep the first.
+    product = times(times(ops.exp(log_alpha), upstream), kernel)
+    return product * kernel, times(product, 2.0)
+
+
+@with_gradient(_weight_variance_gradient)
+def weight_variance(log_alpha: Any, kernel: Any) -> Any:
+    """`exp(log_alpha) * kernel**2`, for an alpha of each weight."""
+    return times(times(ops.exp(log_alpha), kernel), kernel)
+
+
+def limited_weight_variance(log_alpha: Any, kernel: Any, limit: float) -> Any:
+    """`weight_variance` with a log alpha of at most `limit`.
+
+    The derivative with respect to log alpha is as in `one_way_limit`.
+    """
+    if FUSES:
+        return _limited_weight_variance(
+            log_alpha, kernel, ops.cast(math.exp(limit), log_alpha.dtype)
+        )
+    limited = unless_beyond(
+        log_alpha,
+        limit + ROUNDING,
+        lambda: one_way_limit(log_alpha, ops.cast(limit, log_alpha.dtype)),
+        lambda: log_alpha,
+    )
+    return weight_variance(limited, kernel)
+
+
+# In these alpha is limited, and not log alpha: its exponential is that of the
+# KL, which a compiler then computes once.
+def _limited_weight_variance_gradient(
+    upstream: Any, log_alpha: Any, kernel: Any, max_alpha: Any
+) -> tuple[Any, Any, None]:
+    alpha = ops.exp(log_alpha)
+    product = at_most(alpha, max_alpha) * upstream * kernel
+    by_log_alpha = without_outward(product * kernel, alpha, max_alpha)
+    return by_log_alpha, times(product, 2.0), None
+
+
+@with_backward(_limited_weight_variance_gradient)
+def _limited_weight_variance(
+    log_alpha: Any, kernel: Any, max_alpha: Any
+) -> Any:
+    alpha = at_most(ops.exp(log_alpha), max_alpha)
+    return times(times(alpha, kernel), kernel)
+
+
+def limited_exp(log_variance: Any, mean: Any, limit: float) -> Any:
+    """`exp(log_variance)`, with a log alpha of at most `limit`.
+
+    The derivative with respect to the logarithm of the variance is as in
+    `one_way_limit`. There is none with respect to the mean.
+    """
+    max_alpha = math.exp(limit)
+    variance = ops.exp(log_variance)
+    squares = ops.square(ops.stop_gradient(mean))
+    return unless_beyond(
+        ops.stop_gradient(variance) / squares,
+        math.exp(limit + ROUNDING),
+        lambda: _limited_exp(
+            log_variance, mean, ops.cast(max_alpha, log_variance.dtype)
+        ),
+        lambda: variance,
+    )
+
+
+def _limited_exp_gradient(
+    upstream: Any, log_variance: Any, mean: Any, max_alpha: Any
+) -> tuple[Any, None, None]:
+    alpha = ops.exp(log_ratio(log_variance, mean))
+    squares = at_least(ops.square(mean), TINY)
+    gradient = at_most(alpha, max_alpha) * squares * upstream
+    return without_outward(gradient, alpha, max_alpha), None, None
+
+
+@with_backward(_limited_exp_gradient)
+def _limited_exp(log_variance: Any, mean: Any, max_alpha: Any) -> Any:
+    alpha = ops.exp(log_ratio(log_variance, mean))
+    squares = at_least(ops.square(mean), TINY)
+    return at_most(alpha, max_alpha) * squares
+
+
+def _deviation_gradient(
+    upstream: Any, variance: Any, noise: Any
+) -> tuple[Any, None]:
+    # Below `TINY` the derivative would be infinite. A variance as small as
+    # that is made of inputs or weights near zero, which multiply this
+    # derivative in turn, so that the limit does not show.
+    slope = ops.rsqrt(at_least(variance, TINY))
+    slope = times(times(slope, noise), upstream)
+    return times(slope, 0.5), None
+
+
+@with_gradient(_deviation_gradient)
+def deviation(variance: Any, noise: Any) -> Any:
+    """`sqrt(variance) * noise`, with no derivative of the noise."""
+    return times(ops.sqrt(variance), noise)

@@ -1,0 +1,328 @@
+"""The noise of one variable of a layer: alpha, its KL and its seed."""
+
+import math
+import types
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vdrop import backend
+from keras_vdrop.core import loading
+from keras_vdrop.core import posteriors
+from keras_vdrop.core import validation
+from keras_vdrop.core.arguments import NoiseArguments
+from keras_vdrop.core.axes import Axes
+from keras_vdrop.core.dtypes import at_least_float32
+from keras_vdrop.core.seeds import InitialState
+from keras_vdrop.core.seeds import NoiseGenerator
+
+
+class RandomWeight(keras.Layer):
+    """A sublayer that makes one variable of its owner random.
+
+    It has the variable of the noise, the limit of alpha, the KL, its weight in
+    the loss and the generator of the noise. Keras saves, loads, clones and
+    counts it as any layer. The mean of the weight is the variable of the owner
+    and stays there.
+
+    The KL reaches `model.losses` as the regularizer of the variable of the
+    noise, once for each layer however often the layer is called.
+
+    Args:
+        arguments: The arguments of the noise.
+        owner: String, the name of the owner, for messages.
+    """
+
+    def __init__(self, arguments: NoiseArguments, owner: str, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.owner = owner
+        self.rate = arguments.rate
+        self.granularity = arguments.granularity
+        self.adaptive = arguments.adaptive
+        self.prior = arguments.prior
+        self.num_examples = arguments.num_examples
+        self.kl_downscale = arguments.kl_downscale
+        self.kl_share = 1.0
+        self.seed = arguments.seed
+        self.posterior_class = arguments.posterior
+        self.limit = arguments.limit
+        # Hidden from the tracking of Keras: the mean is a weight of the owner,
+        # and `kl_weight` belongs to the training and not to the weights.
+        self._untracked = types.SimpleNamespace(mean=None, kl_weight=None)
+        self._posterior: posteriors.Independent | None = None
+        self.num_examples_check = _NumExamplesCheck(self)
+
+    def attach(self, mean: Any, axes: Axes) -> None:
+        """Makes a variable random, or a scale of 1 if it is `None`."""
+        self._untracked.mean = mean
+        self._posterior = self.posterior_class(
+            axes, self.granularity, self.limit
+        )
+        self.build(axes.kernel_shape)
+
+    def build(self, kernel_shape: Sequence[int]) -> None:
+        del kernel_shape
+        dtype = at_least_float32(self.variable_dtype)
+        self.variable = self.add_weight(
+            name=self.posterior.variable_name,
+            shape=self.posterior.shape,
+            initializer=_InitialNoise(self),
+            dtype=dtype,
+            trainable=self.adaptive,
+            autocast=False,
+            regularizer=_KLLoss(self),
+            constraint=None if self.limit is None else _Limit(self),
+        )
+        # A weight, unlike the state of Keras's generators: a training that is
+        # resumed goes on with the noise it would have had.
+        self.seed_state = self.add_weight(
+            name="seed_state",
+            shape=(3,),
+            initializer=InitialState(self.seed, salt=self.name),
+            dtype=backend.SEED_DTYPE,
+            trainable=False,
+        )
+        self._untracked.kl_weight = keras.Variable(
+            keras.initializers.Constant(self._kl_weight_value()),
+            shape=(),
+            dtype=dtype,
+            trainable=False,
+            autocast=False,
+            name="kl_weight",
+        )
+
+    def save_own_variables(self, store: Any) -> None:
+        for weight in self.weights:
+            store[weight.name] = weight
+
+    def load_own_variables(self, store: Any) -> None:
+        if not self.built:
+            super().load_own_variables(store)  # Keras tells why it cannot.
+        loading.check_noise(self, store)
+        for weight in self.weights:
+            weight.assign(store[weight.name])
+
+    def reset_noise(self) -> None:
+        """Gives the noise its initial rate, for the mean of now."""
+        if self.built:
+            initial = _InitialNoise(self)
+            variable = self.variable
+            variable.assign(initial(variable.shape, variable.dtype))
+
+    @property
+    def variables(self) -> list:
+        found = super().variables
+        if self._untracked.kl_weight is not None:
+            found.append(self._untracked.kl_weight)
+        return found
+
+    @property
+    def posterior(self) -> posteriors.Independent:
+        if self._posterior is None:
+            raise ValueError(
+                f"Layer '{self.owner}' has no noise before it is built. Call "
+                "it, or its model, on some data first, or give the model a "
+                "`keras.Input`."
+            )
+        return self._posterior
+
+    @property
+    def axes(self) -> Axes:
+        return self.posterior.axes
+
+    @property
+    def generator(self) -> NoiseGenerator:
+        return NoiseGenerator(self.seed_state)
+
+    @property
+    def kl_weight(self) -> Any:
+        """The variable by which the KL is multiplied in the loss."""
+        return self._untracked.kl_weight
+
+    @property
+    def mean_variable(self) -> Any:
+        """The variable of the owner that this makes random, or `None`."""
+        return self._untracked.mean
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        # Keras asks each layer without sublayers (3.15, models/model.py).
+        raise NotImplementedError(
+            f"Layer '{self.owner}' does not support quantization, because its "
+            "kernel is the mean of a posterior. Convert the model with "
+            "`keras_vdrop.to_deterministic` first."
+        )
+
+    # What a prior asks of a posterior.
+    @property
+    def terms(self) -> int:
+        return self.posterior.terms
+
+    def mean(self) -> Any:
+        """The mean of each weight, in float32 at least."""
+        if self.mean_variable is None:
+            return ops.ones(self.axes.kernel_shape, self.variable.dtype)
+        return ops.cast(self.mean_variable, self.variable.dtype)
+
+    def log_alpha(self) -> Any:
+        """Log alpha in the shape of its granularity, within the limit."""
+        log_alpha = self.log_alpha_variable()
+        if self.limit is None:
+            return ops.convert_to_tensor(log_alpha)
+        return backend.hard_limit(
+            ops.convert_to_tensor(log_alpha), math.log(self.limit)
+        )
+
+    def of_log_alpha(self, function: Callable) -> Any:
+        """A function of log alpha, elementwise, with log alpha limited."""
+        return self.posterior.of_log_alpha(
+            function, self.variable, self.mean_variable
+        )
+
+    def log_alpha_variable(self) -> Any:
+        """Log alpha without the limit: the variable, where it is one."""
+        if self.posterior.variable_name == "log_alpha":
+            return self.variable
+        return self.posterior.to_log_alpha(self.variable, self.mean_variable)
+
+    def log_variance(self) -> Any:
+        """The logarithm of the variance of each weight."""
+        return self.posterior.log_variance(self.variable, self.mean())
+
+    def variance(self, dtype: str) -> posteriors.Variance:
+        """The variance of the weights, in factors."""
+        return self.posterior.variance(self.variable, self.mean_variable, dtype)
+
+    def std(self) -> Any:
+        """The deviation of each weight, with the sign of its mean."""
+        return self.posterior.std(self.variable, self.mean())
+
+    def noise(self) -> Any:
+        """Standard normal noise that broadcasts over the kernel."""
+        return self.posterior.noise(self.generator.normal, self.variable.dtype)
+
+    def sample(self) -> Any:
+        """One sample of the weights."""
+        return ops.add(self.mean(), ops.multiply(self.std(), self.noise()))
+
+    def held_sample(self) -> Any:
+        """The same sample until the state of the seed changes."""
+        key = backend.draw_key(ops.convert_to_tensor(self.seed_state))
+        with self.generator.hold(key):
+            return self.sample()
+
+    def scales(self, inputs: Any) -> Any:
+        """`xi ~ N(1, alpha)` for every input: type A noise, of its shape."""
+        log_alpha = self.posterior.noise_log_alpha(
+            self.variable, self.mean_variable
+        )
+        std = ops.exp(0.5 * log_alpha)
+        if self.granularity == "input":
+            std = self.axes.over_inputs(std, len(inputs.shape))
+        dtype = at_least_float32(inputs.dtype)
+        noise = self.generator.normal(ops.shape(inputs), dtype)
+        return ops.cast(1.0 + std * noise, inputs.dtype)
+
+    def kl_tensor(self) -> Any:
+        """The KL in nats, a scalar tensor."""
+        return self.prior.kl(self)
+
+    def kl_loss(self) -> Any:
+        """The KL as the loss has it."""
+        if self.num_examples is None:
+            raise self.unknown_num_examples()
+        loss = ops.multiply(self.kl_weight, self.kl_tensor())
+        # Keras's losses are of this dtype, and tensorflow adds no others.
+        return ops.cast(loss, keras.config.floatx())
+
+    def unknown_num_examples(self) -> ValueError:
+        return ValueError(
+            f"The loss of layer '{self.owner}' is not known before the "
+            "number of training examples is, by which its KL is divided. "
+            "Add this line before `fit` or `evaluate`:\n\n"
+            "    keras_vdrop.set_num_examples(model, len(x_train))\n\n"
+            "or pass `num_examples` to the layer, or fix its dropout rate "
+            "with `adaptive=False`."
+        )
+
+    def _kl_weight_value(self) -> float:
+        if self.num_examples is None:
+            return 0.0
+        return self.kl_share / (self.num_examples * self.kl_downscale)
+
+    def scale_kl(self, share: float) -> None:
+        """Sets `kl_weight` to a share of its full value, built or not."""
+        self.kl_share = share
+        if self.built:
+            self.kl_weight.assign(self._kl_weight_value())
+
+    def set_num_examples(
+        self, num_examples: Any, kl_downscale: Any = 1.0
+    ) -> None:
+        """Weighs the KL by `1 / (num_examples * kl_downscale)` from now on."""
+        num_examples = validation.check_count("num_examples", num_examples)
+        kl_downscale = validation.check_positive("kl_downscale", kl_downscale)
+        self.num_examples = num_examples
+        self.kl_downscale = kl_downscale
+        self.scale_kl(1.0)
+
+
+# Instances and not methods or functions: Keras keeps weak references to
+# initializers (3.15, backend/jax/core.py), and before 3.15 it takes no others.
+class _InitialNoise(keras.initializers.Initializer):
+    def __init__(self, weight: RandomWeight):
+        self.weight = weight
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        rate = self.weight.rate
+        log_alpha = ops.full(shape, math.log(rate / (1 - rate)), dtype)
+        return self.weight.posterior.from_log_alpha(
+            log_alpha, self.weight.mean_variable
+        )
+
+
+class _KLLoss(keras.regularizers.Regularizer):
+    def __init__(self, weight: RandomWeight):
+        self.weight = weight
+
+    def __call__(self, x: Any) -> Any:
+        return self.weight.kl_loss()
+
+
+class _NumExamplesCheck(keras.metrics.Metric):
+    """Refuses `fit` and `evaluate` without the number of examples.
+
+    Keras resets the metrics of all layers before each epoch and each
+    evaluation. On jax that is the last moment before it moves the variables
+    out of the model (3.15, backend/jax/trainer.py): an error in the compiled
+    step would lose them.
+    """
+
+    def __init__(self, weight: RandomWeight):
+        super().__init__(name="num_examples_check")
+        # A layer as an attribute would be saved as a part of this.
+        self._hidden = types.SimpleNamespace(weight=weight)
+
+    def reset_state(self) -> None:
+        weight = self._hidden.weight
+        learned = weight.adaptive and weight.trainable
+        if learned and weight.num_examples is None:
+            raise weight.unknown_num_examples()
+
+    def result(self) -> dict:
+        return {}  # Nothing for the logs.
+
+
+class _Limit(keras.constraints.Constraint):
+    def __init__(self, weight: RandomWeight):
+        self.weight = weight
+
+    def __call__(self, w: Any) -> Any:
+        weight = self.weight
+        assert weight.limit is not None
+        bound = weight.posterior.from_log_alpha(
+            math.log(weight.limit), weight.mean_variable
+        )
+        return backend.at_most(ops.convert_to_tensor(w), bound)

@@ -1,0 +1,1 @@
+"""What a model has learned, and how good its probabilities are."""

@@ -1,0 +1,82 @@
+"""What there is to tell about the noise of each layer of a model."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vdrop.core.random_weight import RandomWeight
+from keras_vdrop.layers.base import VariationalLayer
+from keras_vdrop.models.traversal import require_variational_layers
+
+
+@dataclasses.dataclass
+class NoiseReport:
+    """What there is to tell about one random weight of a layer.
+
+    Attributes:
+        layer: The layer.
+        weight: Its noise.
+        name: The name of the layer, with a number behind it if another has
+            the same, and the name of the variable if the layer has several.
+        rates: The dropout rates, a numpy array, or `None` before it is built.
+        kl: The KL in nats, or `None` if the rates are not learned.
+        weights: The number of weights that have noise. A layer of noise
+            alone has none.
+        prunable: The share of the alphas whose logarithm is above the
+            threshold, or `None` if they are not learned.
+    """
+
+    layer: VariationalLayer
+    weight: RandomWeight
+    name: str
+    rates: Any = None
+    kl: float | None = None
+    weights: int = 0
+    prunable: float | None = None
+
+
+def report(model: keras.Layer, threshold: float = 3.0) -> list[NoiseReport]:
+    """A `NoiseReport` of each random weight, in the model's order.
+
+    A layer that is used several times is reported once; layers of nested
+    models and inside wrappers are included.
+    """
+    layers = require_variational_layers(model)
+    names = _distinct([layer.name for layer in layers])
+    return [
+        _report_weight(layer, weight, name, threshold)
+        for layer, name in zip(layers, names, strict=True)
+        for weight in layer.random_weights
+    ]
+
+
+def _distinct(names: list[str]) -> list[str]:
+    distinct: list[str] = []
+    for name in names:
+        candidate, number = name, 0
+        while candidate in distinct:
+            number += 1
+            candidate = f"{name}_{number}"
+        distinct.append(candidate)
+    return distinct
+
+
+def _report_weight(
+    layer: VariationalLayer, weight: RandomWeight, name: str, threshold: float
+) -> NoiseReport:
+    if len(layer.random_weights) > 1:
+        name = f"{name}/{weight.name.removesuffix('_noise')}"
+    found = NoiseReport(layer, weight, name)
+    if not weight.built:
+        return found
+    log_alpha = weight.log_alpha()
+    found.rates = keras.ops.convert_to_numpy(keras.ops.sigmoid(log_alpha))
+    if weight.mean_variable is not None:
+        found.weights = int(np.prod(weight.axes.kernel_shape))
+    if weight.adaptive:
+        found.kl = float(keras.ops.convert_to_numpy(weight.kl_tensor()))
+        log_alpha = keras.ops.convert_to_numpy(log_alpha)
+        found.prunable = float(np.mean(log_alpha > threshold))
+    return found

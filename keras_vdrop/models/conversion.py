@@ -1,0 +1,285 @@
+"""From plain Keras models to variational ones, and back."""
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_vdrop.core import arguments as noise_arguments
+from keras_vdrop.core import validation
+from keras_vdrop.core.seeds import check_seed
+from keras_vdrop.layers.base import VariationalLayer
+from keras_vdrop.models import pruning
+from keras_vdrop.models.plain_form import plain_form
+from keras_vdrop.models.rebuild import copy_weights
+from keras_vdrop.models.rebuild import layer_pairs
+from keras_vdrop.models.rebuild import own_weights
+from keras_vdrop.models.rebuild import rebuild
+from keras_vdrop.models.traversal import every_layer
+from keras_vdrop.models.traversal import variational_layers
+from keras_vdrop.models.variational_form import has_form
+from keras_vdrop.models.variational_form import seed_of_layer
+from keras_vdrop.models.variational_form import variational_form
+
+
+def to_deterministic(
+    model: keras.Model,
+    prune: float | None = None,
+    verbose: int = 1,
+    safe_mode: bool = True,
+) -> keras.Model:
+    """The plain Keras model that a variational one has learned.
+
+    Each variational layer becomes the Keras layer it stands in for, with the
+    mean of the posterior as its weights; a `VariationalDropout` becomes a
+    `keras.layers.Identity`, which does nothing and costs nothing. Names, all
+    other layers and their weights are kept, in nested models and wrappers too.
+    The outputs are those of `model.predict`, and a file of the new model needs
+    no `keras_vdrop` to be loaded. The model itself is left as it is.
+
+    With `prune`, weights with log alpha above it are set to zero, and units
+    that nothing depends on any more are removed, which makes the model smaller
+    and faster. Units are removed from a `Dense` or a convolution whose output
+    goes to one other such layer, directly or through activations, dropout,
+    pooling, `Flatten` and batch normalization, as long as the outputs stay
+    those of the model with zeros.
+
+    Args:
+        model: A functional or `Sequential` model that can be saved and loaded.
+        prune: Float, the largest log alpha that a weight may have to be kept,
+            or `None` to keep all. Molchanov et al. use 3, a rate of 0.95.
+        verbose: 0 or 1, whether to print what was pruned.
+        safe_mode: Boolean, whether to refuse Python code in the config of the
+            model, as in `keras.saving.load_model`. The functions of `Lambda`
+            layers are handed on as they are.
+
+    Returns:
+        A model of the class of `model`, not compiled.
+
+    Example:
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import keras_vdrop
+    >>> model = keras.Sequential([
+    ...     keras.Input((3,)),
+    ...     keras_vdrop.VariationalDense(4, activation="relu"),
+    ...     keras_vdrop.VariationalDense(2),
+    ... ])
+    >>> plain = keras_vdrop.to_deterministic(model)
+    >>> [type(layer).__name__ for layer in plain.layers]
+    ['Dense', 'Dense']
+    >>> x = np.ones((5, 3))
+    >>> same = plain.predict(x, verbose=0) == model.predict(x, verbose=0)
+    >>> bool(same.all())
+    True
+
+    Reference:
+
+    - [Molchanov, Ashukha, Vetrov, 2017](https://arxiv.org/abs/1701.05369)
+    """
+    _check_model(model)
+    validation.check_bool("safe_mode", safe_mode)
+    if prune is not None:
+        prune = validation.check_limit("prune", prune)
+        if not model.built:
+            raise validation.invalid(
+                "model",
+                "a built model, whose weights can be pruned",
+                model,
+                "Call it on some data first, or give it a `keras.Input`.",
+            )
+    plain = rebuild(model, _plain, safe_mode)
+    left = variational_layers(plain)
+    if left:
+        raise validation.invalid(
+            "model",
+            "a model whose layers are in its config",
+            model,
+            f"Layer '{left[0].name}' is made by the code of a class of yours, "
+            f"which has to make a `keras.layers."
+            f"{left[0].keras_class().__name__}` instead.",
+        )
+    copy_weights(model, plain)
+    if prune is None:
+        return plain
+    zeroed = pruning.zero_noise(layer_pairs(model, plain), prune)
+    removal = pruning.plan_removal(plain)
+    pruned = rebuild(plain, removal.smaller, safe_mode)
+    copy_weights(plain, pruned, removal.select)
+    if verbose:
+        pruning.report(plain, pruned, zeroed, removal.kept)
+    return pruned
+
+
+def to_variational(
+    model: keras.Model,
+    filter: Callable | None = None,
+    verbose: int = 1,
+    safe_mode: bool = True,
+    **layer_arguments: Any,
+) -> keras.Model:
+    """A variational model with the weights of a plain one.
+
+    Each `Dense`, `EinsumDense`, `Conv1D`, `Conv2D`, `Conv3D`,
+    `DepthwiseConv2D`, `LSTM` and `LSTMCell` becomes its variational form with
+    the same weights, in nested models and wrappers too, unless `filter` leaves
+    it out. Subclasses of these classes and all other layers are left as
+    they are. The outputs of `predict` are those of `model`, which is left as
+    it is, and `to_deterministic` gives it back.
+
+    Args:
+        model: A functional or `Sequential` model that can be saved and loaded.
+        filter: Function of a layer that returns `True` to replace it, `False`
+            to leave it, or a dict of arguments for this layer alone. By
+            default all are replaced.
+        verbose: 0 or 1, whether to print which layers with weights were left.
+        safe_mode: Boolean, whether to refuse Python code in the config of the
+            model, as in `keras.saving.load_model`. The functions of `Lambda`
+            layers are handed on as they are.
+        **layer_arguments: Arguments of the variational layers: `rate`,
+            `noise`, `granularity`, `kl`, `num_examples`... With a `seed`, each
+            layer has one of its own, which follows from it.
+
+    Returns:
+        A model of the class of `model`, not compiled.
+
+    Example:
+
+    >>> import keras
+    >>> import keras_vdrop
+    >>> plain = keras.Sequential([
+    ...     keras.Input((8, 8, 3)),
+    ...     keras.layers.Conv2D(4, 3, name="features"),
+    ...     keras.layers.BatchNormalization(name="norm"),
+    ...     keras.layers.Flatten(),
+    ...     keras.layers.Dense(2, name="scores"),
+    ... ])
+    >>> model = keras_vdrop.to_variational(
+    ...     plain, lambda layer: layer.name != "features", rate=0.1
+    ... )
+    1 layer replaced: 1 Dense
+    2 layers with weights left alone:
+      1 Conv2D: features
+      1 BatchNormalization: norm
+    >>> model.get_layer("scores").rate
+    0.1
+    """
+    _check_model(model)
+    _check_filter(filter)
+    _check_arguments(layer_arguments)
+    validation.check_bool("safe_mode", safe_mode)
+    seed = check_seed(layer_arguments.get("seed"))
+    replaced: list[keras.Layer] = []
+
+    def variational(layer: keras.Layer, serialized: dict) -> Any:
+        del serialized
+        chosen = _choose(filter, layer) if has_form(layer) else None
+        if chosen is None:
+            return None
+        arguments = {**layer_arguments, **chosen}
+        if "seed" not in chosen and seed is not None:
+            arguments["seed"] = seed_of_layer(seed, len(replaced))
+        replaced.append(layer)
+        return variational_form(layer, arguments)
+
+    converted = rebuild(model, variational, safe_mode)
+    if not replaced:
+        raise validation.invalid(
+            "model",
+            "a model with a Dense or a Conv layer that `filter` takes",
+            model,
+            "Layers that a class of your own makes have to be replaced there.",
+        )
+    copy_weights(model, converted)
+    for layer, other in layer_pairs(model, converted):
+        replacing = isinstance(other, VariationalLayer)
+        if replacing and type(layer) is not type(other):
+            # The variance of the additive posterior depends on the kernel.
+            other.reset_noise()
+    if verbose:
+        _report(replaced, converted)
+    return converted
+
+
+def _plain(layer: keras.Layer, serialized: dict) -> keras.Layer | None:
+    del serialized
+    return plain_form(layer) if isinstance(layer, VariationalLayer) else None
+
+
+def _choose(filter: Callable | None, layer: keras.Layer) -> dict | None:
+    """The arguments for the layer, or `None` to leave it as it is."""
+    chosen = True if filter is None else filter(layer)
+    if isinstance(chosen, dict):
+        _check_arguments(chosen)
+        return chosen
+    if chosen not in (True, False):
+        raise validation.invalid(
+            "filter",
+            "a function that returns True, False or a dict of arguments",
+            filter,
+            f"It returned {chosen!r} for layer '{layer.name}'.",
+        )
+    return {} if chosen else None
+
+
+def _report(replaced: list, converted: keras.Model) -> None:
+    left = [
+        layer
+        for layer in every_layer(converted)
+        if own_weights(layer) and not isinstance(layer, VariationalLayer)
+    ]
+    kinds = ", ".join(
+        f"{len(layers)} {kind}" for kind, layers in _by_class(replaced)
+    )
+    print(f"{_count(replaced, 'layer')} replaced: {kinds}")
+    if left:
+        print(f"{_count(left, 'layer')} with weights left alone:")
+    for kind, layers in _by_class(left):
+        names = ", ".join(layer.name for layer in layers[:3])
+        more = f", and {len(layers) - 3} more" if len(layers) > 3 else ""
+        print(f"  {len(layers)} {kind}: {names}{more}")
+
+
+def _by_class(layers: list) -> Any:
+    groups = collections.defaultdict(list)
+    for layer in layers:
+        groups[type(layer).__name__].append(layer)
+    return groups.items()
+
+
+def _count(items: list, noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
+
+
+def _check_model(model: keras.Model) -> None:
+    graph = isinstance(model, (keras.Function, keras.Sequential))
+    # A class may call the functional constructor in a constructor of its own.
+    if not graph or "layers" not in model.get_config():
+        raise validation.invalid(
+            "model",
+            "a functional or Sequential model",
+            model,
+            "Which layers a subclassed model calls, only its code knows: "
+            "replace them there, or convert the functional and Sequential "
+            "models it is made of.",
+        )
+
+
+def _check_filter(filter: Any) -> None:
+    if filter is not None and not callable(filter):
+        raise validation.invalid(
+            "filter", "a function of a layer, or None", filter
+        )
+
+
+def _check_arguments(arguments: dict) -> None:
+    unknown = sorted(set(arguments) - set(noise_arguments.NAMES))
+    if unknown:
+        raise validation.invalid(
+            "layer_arguments",
+            f"some of {sorted(noise_arguments.NAMES)}",
+            unknown,
+            "What the plain layer has is kept.",
+        )

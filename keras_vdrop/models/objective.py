@@ -1,0 +1,36 @@
+"""The training objective: mean negative log-likelihood plus weighted KL."""
+
+import keras
+
+from keras_vdrop.models.traversal import require_variational_layers
+
+
+def set_num_examples(
+    model: keras.Layer, num_examples: int, kl_downscale: float = 1.0
+) -> None:
+    """Tells every variational layer of a model the size of the training set.
+
+    The loss of `fit` becomes the variational bound of one example,
+    `mean NLL + KL / (num_examples * kl_downscale)`, for a loss that is the
+    mean negative log-likelihood over the batch, which is what Keras's losses
+    give. Layers of nested models and inside wrappers are included. The model
+    may be built or not, compiled or not; nothing is compiled anew.
+
+    Args:
+        model: A `keras.Model`, or a layer.
+        num_examples: Positive integer, the number of training examples N.
+        kl_downscale: Float above 0. The KL is divided by it; the paper's
+            variant A2 has 3. It replaces what the layers were given.
+
+    Example:
+
+    >>> import keras
+    >>> import keras_vdrop
+    >>> model = keras.Sequential([keras_vdrop.VariationalDense(10)])
+    >>> keras_vdrop.set_num_examples(model, 60_000)
+    >>> model.layers[0].num_examples
+    60000
+    """
+    layers = require_variational_layers(model)
+    for layer in layers:
+        layer.set_num_examples(num_examples, kl_downscale)

@@ -1,0 +1,226 @@
+"""`model.predict` with samples of the weights, and the model as it was."""
+
+import collections
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vdrop import backend
+from keras_vdrop.core import sampling
+from keras_vdrop.core.random_weight import RandomWeight
+from keras_vdrop.core.seeds import InitialState
+from keras_vdrop.models.parts import Part
+from keras_vdrop.models.traversal import every_layer
+from keras_vdrop.models.traversal import variational_layers
+
+# One call at a time for each model.
+_locks: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_new_lock = threading.Lock()
+# Compiled functions with noise by model and settings, the last few.
+_functions: collections.OrderedDict = collections.OrderedDict()
+FUNCTIONS = 8
+
+
+class Sampler:
+    """Runs `model.predict` once for each sample.
+
+    Args:
+        model: A `keras.Model` with variational layers.
+        mode: One of `keras_vdrop.core.sampling.MODES`.
+        num_samples: Positive integer.
+        seed: Integer, or `None` for a random one.
+    """
+
+    def __init__(
+        self, model: Any, mode: str, num_samples: int, seed: int | None
+    ):
+        self.model = model
+        self.mode = mode
+        self.num_samples = num_samples
+        words = InitialState(seed).words
+        self.seed = words[0] << 31 | words[1]
+        # What each sample has left in variables of the model, such as the
+        # states of recurrent layers, for the next part of the data.
+        self.left: dict[int, dict] = {}
+        self.part = 0
+
+    def run(self, part: Part, add: Callable) -> None:
+        """Calls `add` with the outputs of the model for each sample.
+
+        Another call goes on with the next part of the data.
+        """
+        model = self.model
+        with _lock(model):
+            if any(not weight.built for weight in self.random_weights()):
+                part.predict(model)
+            with _restored(model) as before, self._predict_function():
+                for number in range(self.num_samples):
+                    self._begin(number, before)
+                    add(part.predict(model))
+                    if not part.is_all:
+                        self._end(number, before)
+        self.part += 1
+
+    def random_weights(self) -> list[RandomWeight]:
+        return [
+            weight
+            for layer in variational_layers(self.model)
+            for weight in layer.random_weights
+        ]
+
+    def _begin(self, number: int, before: list) -> None:
+        left = self.left.get(number, {})
+        for variable, value in before:
+            if not variable.trainable:
+                # A copy, because jax donates the arrays of the variables.
+                variable.assign(ops.copy(left.get(id(variable), value)))
+        weights = self.random_weights()
+        states = [
+            InitialState(self.seed, self._salt(number, index))()
+            for index in range(len(weights))
+        ]
+        if self.mode == "local":
+            for weight, state in zip(weights, states, strict=True):
+                weight.seed_state.assign(state)
+            return
+        means = {id(variable): value for variable, value in before}
+        values = [
+            (ops.convert_to_tensor(w.variable), means.get(id(w.mean_variable)))
+            for w in weights
+        ]
+        samples = self._sample(values, states)
+        for weight, state, sample in zip(weights, states, samples, strict=True):
+            if weight.mean_variable is None:
+                weight.seed_state.assign(state)
+            else:
+                weight.mean_variable.assign(sample)
+
+    def _salt(self, number: int, index: int) -> str:
+        if self.mode == "local":
+            return f"{number} {index} {self.part}"
+        return f"{number} {index}"
+
+    def _sample(self, values: list, states: list) -> list:
+        """One sample of each weight, by a compiled function."""
+        weights = self.random_weights()
+        key = (id(self.model), *map(id, weights))
+        if key not in _functions:
+            _remember(key, backend.compiled(_sample_function(weights)))
+        return _functions[key](values, states)
+
+    def _end(self, number: int, before: list) -> None:
+        random = {id(weight.mean_variable) for weight in self.random_weights()}
+        self.left[number] = {
+            id(variable): ops.copy(variable)
+            for variable, value in before
+            if id(variable) not in random
+            and not variable.trainable
+            and not bool(ops.all(ops.equal(variable, value)))
+        }
+
+    @contextlib.contextmanager
+    def _predict_function(self) -> Iterator[None]:
+        """The model's own compiled function, or one with noise in it."""
+        weights = self.random_weights()
+        on_weights = all(w.mean_variable is not None for w in weights)
+        if self.mode == "weights" and on_weights:
+            yield
+            return
+        model = self.model
+        key = _fingerprint(model, self.mode)
+        plain = model.predict_function
+        model.predict_function = _functions.pop(key, None)
+        try:
+            with sampling.scope(self.mode):
+                yield
+            _remember(key, model.predict_function)
+        finally:
+            model.predict_function = plain
+
+
+def _remember(key: tuple, function: Callable) -> None:
+    _functions[key] = function
+    while len(_functions) > FUNCTIONS:
+        _functions.popitem(last=False)
+
+
+def _sample_function(weights: list[RandomWeight]) -> Callable:
+    """A function of values of the variables and states of the seeds."""
+
+    def sample(values: list, states: list) -> list:
+        mapping = []
+        for weight, (noise, mean) in zip(weights, values, strict=True):
+            mapping.append((weight.variable, noise))
+            if mean is not None:
+                mapping.append((weight.mean_variable, mean))
+        samples = []
+        with keras.StatelessScope(mapping):
+            for weight, state in zip(weights, states, strict=True):
+                with weight.generator.hold(backend.draw_key(state)):
+                    found = weight.sample()
+                if weight.mean_variable is not None:
+                    found = ops.cast(found, weight.mean_variable.dtype)
+                samples.append(found)
+        return samples
+
+    return sample
+
+
+def _fingerprint(model: Any, mode: str) -> tuple:
+    """What a compiled function depends on, beside the shapes of the data."""
+    layers = variational_layers(model)
+    try:
+        config = repr(model.get_config())
+    except Exception:  # A class of a user that has none.
+        config = repr(object())
+    return (
+        id(model),
+        mode,
+        config,
+        tuple(layer.estimator for layer in layers),
+        model.run_eagerly,
+        getattr(model, "jit_compile", None),
+        getattr(model, "steps_per_execution", None),
+        id(keras.distribution.distribution()),
+    )
+
+
+def _lock(model: Any) -> Any:
+    with _new_lock:
+        return _locks.setdefault(model, threading.RLock())
+
+
+@contextlib.contextmanager
+def _restored(model: Any) -> Iterator[list]:
+    """Whatever happens in here, the variables are the same afterwards.
+
+    Gives pairs of all variables that may change and their values.
+    """
+    variables = list(model.non_trainable_variables)
+    for layer in variational_layers(model):
+        for weight in layer.random_weights:
+            if weight.mean_variable is not None:
+                variables.append(weight.mean_variable)
+    if hasattr(model, "jax_state_sync"):
+        # There `predict` takes all of them out of the model.
+        variables = list(model.variables)
+    # Keras does not count the states of recurrent layers as variables (3.15,
+    # layers/rnn/rnn.py).
+    for layer in every_layer(model):
+        states = getattr(layer, "states", None)
+        if getattr(layer, "stateful", False) and states is not None:
+            variables += keras.tree.flatten(states)
+    before = [(variable, ops.copy(variable)) for variable in variables]
+    try:
+        yield before
+    finally:
+        if hasattr(model, "jax_state_sync"):
+            model.jax_state_sync()
+        for variable, value in before:
+            variable.assign(value)
