@@ -12,6 +12,8 @@ Every file defines the same names:
 - `with_backward`, `without_outward`: the same for a gradient that depends on
   its own sign, because it may lead back to a limit and not away from it;
 - `fused_moments`: both products of local reparameterization as one operation;
+- `is_recomputed`: whether a state is drawn from in a call that the backward
+  pass computes again;
 - `draw_key`, `fold_key`, `split_key`, `normal`: keys of random numbers, made
   of a state, and the numbers of a key;
 - `compiled`: a function of tensors, compiled;
@@ -47,6 +49,7 @@ with_backward = _chosen.with_backward
 without_outward = _chosen.without_outward
 zero_where = _chosen.zero_where
 fused_moments = _chosen.fused_moments
+is_recomputed = _chosen.is_recomputed
 draw_key = _chosen.draw_key
 fold_key = _chosen.fold_key
 split_key = _chosen.split_key

@@ -115,6 +115,17 @@ def fused_moments(
     return None
 
 
+def is_recomputed(state: Any, following: Any) -> bool:
+    """Whether a draw is inside a call that the backward pass repeats.
+
+    Args:
+        state: The state of a generator, a tensor.
+        following: The state after the draw.
+    """
+    del state, following
+    return False
+
+
 def draw_key(state: Any) -> Any:
     """The key of one draw, different on each replica and rank.
 

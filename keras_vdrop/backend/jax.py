@@ -29,6 +29,7 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "is_recomputed",
     "normal",
     "plus",
     "split_key",
@@ -88,6 +89,15 @@ def total(x: Any) -> Any:
     # of matrices, so the last axis is summed by one.
     ones = jnp.ones(x.shape[-1:], x.dtype)
     return jnp.sum(jnp.matmul(x, ones, precision="highest"))
+
+
+def is_recomputed(state: Any, following: Any) -> bool:
+    # `jax.checkpoint` traces its function on its own, so what is computed from
+    # the state there cannot leave it. Loops are alike.
+    tracers = isinstance(state, jax.core.Tracer) and isinstance(
+        following, jax.core.Tracer
+    )
+    return tracers and state._trace is not following._trace
 
 
 # One program is traced for all devices, and the noise of its shards differs

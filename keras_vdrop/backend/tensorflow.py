@@ -9,6 +9,7 @@ from keras_vdrop.backend.default import FEW
 from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import fused_moments
+from keras_vdrop.backend.default import is_recomputed
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
@@ -27,6 +28,7 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "is_recomputed",
     "normal",
     "plus",
     "split_key",

@@ -29,6 +29,7 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "is_recomputed",
     "normal",
     "plus",
     "split_key",
@@ -244,6 +245,15 @@ def _plus_product(x: Any, factor: float, y: Any, z: Any) -> Any:
 
 # Generators are unknown to the compiler: pytorch issue 88576.
 @torch.compiler.disable()
+def is_recomputed(state: Any, following: Any) -> bool:
+    del state, following
+    if torch.compiler.is_compiling():
+        return False
+    # There is no task outside of a backward pass (torch 2.13,
+    # utils/checkpoint.py asks the same).
+    return torch._C._current_graph_task_id() != -1
+
+
 def draw_key(state: Any) -> Any:
     if state.device.type == "meta":
         return state[:2]

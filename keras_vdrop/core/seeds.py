@@ -31,6 +31,19 @@ def check_seed(seed: Any) -> int | None:
     return int(seed)
 
 
+def recomputed(name: str) -> RuntimeError:
+    """The error for noise that the backward pass would draw again."""
+    return RuntimeError(
+        f"Noise of '{name}' is drawn inside a call that the backward pass "
+        "computes again, where it would be other noise. This happens in a "
+        "model that is made in a `keras.RematScope`, and in a call through "
+        "`keras.remat`, `jax.checkpoint` or `torch.utils.checkpoint`. "
+        "Rematerialize the variational layers instead, which keep their "
+        "noise: make each of them in a `keras.RematScope`, and the model "
+        "outside of it."
+    )
+
+
 class NoiseGenerator:
     """A generator of normal noise with a state that is a variable.
 
@@ -55,9 +68,14 @@ class NoiseGenerator:
         if held is not None:
             held["draws"] += 1
             return backend.fold_key(held["key"], held["draws"])
-        key = backend.draw_key(ops.convert_to_tensor(self.state))
+        state = ops.convert_to_tensor(self.state)
         one = ops.convert_to_tensor([0, 0, 1], self.state.dtype)
-        self.state.assign(ops.add(self.state, one))
+        following = ops.add(state, one)
+        if backend.is_recomputed(state, following):
+            raise recomputed(self.state.path)
+        # Before the assignment, which torch does in place.
+        key = backend.draw_key(state)
+        self.state.assign(following)
         return key
 
     def normal(self, shape: Any, dtype: str) -> Any:

@@ -16,6 +16,7 @@ from keras_vdrop.core.axes import Axes
 from keras_vdrop.core.priors import Prior
 from keras_vdrop.core.random_weight import RandomWeight
 from keras_vdrop.core.seeds import check_seed
+from keras_vdrop.core.seeds import recomputed
 
 UNSUPPORTED = ("lora_rank", "lora_alpha", "quantization_config")
 
@@ -155,7 +156,12 @@ class VariationalLayer:
 
     def is_noisy(self, training: Any) -> bool:
         """While it trains, and where samples are asked for."""
-        return bool(training) or sampling.mode() == "local"
+        try:
+            return bool(training) or sampling.mode() == "local"
+        except TypeError as error:
+            # On jax a model that is rematerialized makes a tensor of it (3.15,
+            # backend/jax/core.py).
+            raise recomputed(self.name) from error
 
     def call(self: Any, inputs: Any, training: bool | None = None) -> Any:
         if not self.is_noisy(training):

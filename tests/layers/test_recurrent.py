@@ -34,6 +34,7 @@ def build(**arguments):
 
 def twin(layer):
     plain = keras.layers.LSTM.from_config(keras.layers.LSTM.get_config(layer))
+    plain.use_cudnn = layer.use_cudnn  # Which the config has not (3.15).
     plain.build(X.shape)
     cell = layer.cell
     values = [cell.kernel, cell.recurrent_kernel]

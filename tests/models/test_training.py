@@ -339,3 +339,68 @@ def test_rematerialized_noise_is_the_noise_of_the_forward_pass(mode, noise):
         plain.get_weights(), rematerialized.get_weights(), strict=True
     ):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def remat_of_torch(function, x):
+    from torch.utils.checkpoint import checkpoint
+
+    for reentrant in (False, True):
+        x = keras.ops.convert_to_tensor(x).requires_grad_()
+        outputs = checkpoint(function, x, use_reentrant=reentrant)
+        with pytest.raises(RuntimeError, match="drawn inside a call"):
+            outputs.sum().backward()
+
+
+def remat_of_jax(function, x):
+    import jax
+
+    with pytest.raises(RuntimeError, match="drawn inside a call"):
+        jax.jit(jax.checkpoint(function))(x)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "tensorflow",
+    reason="A function cannot tell that tensorflow computes it again.",
+)
+@pytest.mark.parametrize("arguments", [{}, {"noise": "correlated"}])
+def test_a_call_that_is_computed_again_is_refused(arguments):
+    layer = keras_vdrop.VariationalDense(3, num_examples=9, **arguments)
+    layer.build((None, 6))
+    refuses = {"jax": remat_of_jax, "torch": remat_of_torch}
+    stateless = keras.backend.backend() == "jax"
+
+    def call(x):
+        if not stateless:
+            return layer(x, training=True)
+        variables = layer.variables
+        values = [v + keras.ops.cast(0 * x[0, 0], v.dtype) for v in variables]
+
+        def inner(x):
+            return layer(x, training=True)
+
+        import jax
+
+        scope = list(zip(variables, values, strict=True))
+        with keras.StatelessScope(scope):
+            return jax.checkpoint(inner)(x)
+
+    refuses[keras.backend.backend()](call, X[:4])
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_a_model_that_is_rematerialized_as_a_whole_is_refused(functional):
+    with keras.RematScope(mode="full"):
+        layer = keras_vdrop.VariationalDense(3, num_examples=len(X))
+        model = keras.Sequential([layer])
+        if functional:
+            inputs = keras.Input((6,))
+            model = keras.Model(inputs, layer(inputs))
+    # On tensorflow Keras itself refuses any such model.
+    refused = {
+        "tensorflow": (ValueError, "custom_gradient"),
+        "jax": (RuntimeError, "drawn inside a call"),
+        "torch": (RuntimeError, "drawn inside a call"),
+    }
+    error, message = refused[keras.backend.backend()]
+    with pytest.raises(error, match=message):
+        fit(compiled(model))
