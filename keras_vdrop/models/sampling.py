@@ -173,8 +173,10 @@ def _sample_function(weights: list[RandomWeight]) -> Callable:
 
 
 def _fingerprint(model: Any, mode: str) -> tuple:
-    """What a compiled function depends on, beside the shapes of the data."""
-    layers = variational_layers(model)
+    """What a compiled function depends on, beside the shapes of the data.
+
+    The config has the estimators of the layers too.
+    """
     try:
         config = repr(model.get_config())
     except Exception:  # A class of a user that has none.
@@ -183,7 +185,6 @@ def _fingerprint(model: Any, mode: str) -> tuple:
         id(model),
         mode,
         config,
-        tuple(layer.estimator for layer in layers),
         model.run_eagerly,
         getattr(model, "jit_compile", None),
         getattr(model, "steps_per_execution", None),

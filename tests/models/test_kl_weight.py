@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 
 import keras_vdrop
 from keras_vdrop.callbacks import KLWarmup
@@ -47,3 +48,17 @@ def test_a_checkpoint_of_a_warm_up_is_not_in_it(tmp_path):
     other = make(8)
     other.load_weights(path)
     assert weight_of(other) == 1 / 8
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_new_number_ends_a_warm_up(built):
+    layer = keras_vdrop.VariationalDense(2, num_examples=5)
+    if built:
+        layer.build((None, 3))
+    layer.scale_kl(0.25)
+    keras_vdrop.set_num_examples(layer, 10)
+    if not built:
+        layer.build((None, 3))
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(layer.kl_weight), 0.1, rtol=1e-6
+    )

@@ -407,6 +407,24 @@ def test_run_eagerly_and_changes_afterwards():
     check_sure(grown, inputs())
 
 
+def test_another_estimator_takes_effect():
+    layer = keras_vdrop.VariationalDense(3, rate=0.4)
+    model = keras.Sequential([keras.Input((4,)), layer])
+    x = np.ones((2, 4), "float32")
+
+    def rows():
+        found = run(
+            model, x, num_samples=3, keep_samples=True, sampling="local"
+        )
+        return np.moveaxis(found.samples, 1, 0)
+
+    first, second = rows()
+    assert not np.any(first == second)
+    layer.estimator = "batch"  # one sample of the weights for all examples
+    first, second = rows()
+    np.testing.assert_allclose(first, second, rtol=1e-6)
+
+
 def test_states_of_recurrent_layers():
     model = keras.Sequential(
         [
