@@ -7,6 +7,7 @@ Every file defines the same names:
 - `with_gradient`: gives a function a derivative of its own;
 - `times`, `times_rest`, `plus`, `at_least`, `at_most`, `zero_where`, `total`:
   arithmetic that saves memory where the backend allows it;
+- `softplus`: by the fastest functions of the backend;
 - `hard_limit`: a minimum whose gradient is zero beyond the limit;
 - `unless_beyond`: leaves out the work of a limit where nothing is beyond it;
 - `with_backward`, `without_outward`: the same for a gradient that depends on
@@ -42,6 +43,7 @@ times_rest = _chosen.times_rest
 plus = _chosen.plus
 at_least = _chosen.at_least
 at_most = _chosen.at_most
+softplus = _chosen.softplus
 total = _chosen.total
 hard_limit = _chosen.hard_limit
 unless_beyond = _chosen.unless_beyond

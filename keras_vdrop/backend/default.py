@@ -61,6 +61,11 @@ def at_most(x: Any, limit: Any) -> Any:
     return ops.minimum(x, limit)
 
 
+def softplus(x: Any) -> Any:
+    """`log(1 + exp(x))`, to rounding of the larger of it and 1."""
+    return ops.softplus(x)
+
+
 def total(x: Any) -> Any:
     """The sum of all elements."""
     return ops.sum(x)

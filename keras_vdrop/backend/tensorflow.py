@@ -11,6 +11,7 @@ from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import is_recomputed
 from keras_vdrop.backend.default import plus
+from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
 from keras_vdrop.backend.default import total
@@ -31,6 +32,7 @@ __all__ = [
     "is_recomputed",
     "normal",
     "plus",
+    "softplus",
     "split_key",
     "times",
     "times_rest",
