@@ -17,6 +17,7 @@ from keras_vdrop.layers import VariationalDepthwiseConv2D
 from keras_vdrop.layers import VariationalDropout
 from keras_vdrop.layers import VariationalEinsumDense
 from keras_vdrop.layers import VariationalLSTM
+from keras_vdrop.models.batch_normalization import update_batch_normalization
 from keras_vdrop.models.conversion import to_deterministic
 from keras_vdrop.models.conversion import to_variational
 from keras_vdrop.models.objective import set_num_examples
@@ -45,6 +46,7 @@ __all__ = [
     "summary",
     "to_deterministic",
     "to_variational",
+    "update_batch_normalization",
     "variational_layers",
 ]
 

@@ -35,6 +35,7 @@ MODULES = {
         "summary",
         "to_deterministic",
         "to_variational",
+        "update_batch_normalization",
         "variational_layers",
     ],
     "keras_vdrop.layers": [
@@ -49,7 +50,11 @@ MODULES = {
         "VariationalLSTMCell",
         "VariationalLayer",
     ],
-    "keras_vdrop.callbacks": ["DropoutRateLogger", "KLWarmup"],
+    "keras_vdrop.callbacks": [
+        "BatchNormalizationUpdate",
+        "DropoutRateLogger",
+        "KLWarmup",
+    ],
     "keras_vdrop.metrics": [
         "BrierScore",
         "ExpectedCalibrationError",

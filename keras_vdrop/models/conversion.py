@@ -11,6 +11,7 @@ from keras_vdrop.core import validation
 from keras_vdrop.core.seeds import check_seed
 from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.models import pruning
+from keras_vdrop.models.batch_normalization import update_batch_normalization
 from keras_vdrop.models.plain_form import plain_form
 from keras_vdrop.models.rebuild import copy_weights
 from keras_vdrop.models.rebuild import layer_pairs
@@ -28,6 +29,7 @@ def to_deterministic(
     prune: float | None = None,
     verbose: int = 1,
     safe_mode: bool = True,
+    batch_normalization_data: Any = None,
 ) -> keras.Model:
     """The plain Keras model that a variational one has learned.
 
@@ -53,6 +55,10 @@ def to_deterministic(
         safe_mode: Boolean, whether to refuse Python code in the config of the
             model, as in `keras.saving.load_model`. The functions of `Lambda`
             layers are handed on as they are.
+        batch_normalization_data: Training data, for which the moving averages
+            of batch normalization are estimated anew, as
+            `keras_vdrop.update_batch_normalization` does, or `None` to keep
+            them.
 
     Returns:
         A model of the class of `model`, not compiled.
@@ -102,6 +108,8 @@ def to_deterministic(
             f"{left[0].keras_class().__name__}` instead.",
         )
     copy_weights(model, plain)
+    if batch_normalization_data is not None:
+        update_batch_normalization(plain, batch_normalization_data)
     if prune is None:
         return plain
     zeroed = pruning.zero_noise(layer_pairs(model, plain), prune)
