@@ -16,7 +16,9 @@ from keras_vdrop.layers import VariationalDense
 from keras_vdrop.layers import VariationalDepthwiseConv2D
 from keras_vdrop.layers import VariationalDropout
 from keras_vdrop.layers import VariationalEinsumDense
+from keras_vdrop.layers import VariationalEmbedding
 from keras_vdrop.layers import VariationalLSTM
+from keras_vdrop.layers import VariationalReversibleEmbedding
 from keras_vdrop.models.batch_normalization import update_batch_normalization
 from keras_vdrop.models.conversion import to_deterministic
 from keras_vdrop.models.conversion import to_variational
@@ -32,7 +34,9 @@ __all__ = [
     "VariationalDepthwiseConv2D",
     "VariationalDropout",
     "VariationalEinsumDense",
+    "VariationalEmbedding",
     "VariationalLSTM",
+    "VariationalReversibleEmbedding",
     "callbacks",
     "divergence",
     "gradient_variance",

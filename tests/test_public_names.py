@@ -21,7 +21,9 @@ MODULES = {
         "VariationalDepthwiseConv2D",
         "VariationalDropout",
         "VariationalEinsumDense",
+        "VariationalEmbedding",
         "VariationalLSTM",
+        "VariationalReversibleEmbedding",
         "callbacks",
         "divergence",
         "gradient_variance",
@@ -46,9 +48,11 @@ MODULES = {
         "VariationalDepthwiseConv2D",
         "VariationalDropout",
         "VariationalEinsumDense",
+        "VariationalEmbedding",
         "VariationalLSTM",
         "VariationalLSTMCell",
         "VariationalLayer",
+        "VariationalReversibleEmbedding",
     ],
     "keras_vdrop.callbacks": [
         "BatchNormalizationUpdate",
@@ -83,8 +87,10 @@ REGISTERED = [
     "VariationalDepthwiseConv2D",
     "VariationalDropout",
     "VariationalEinsumDense",
+    "VariationalEmbedding",
     "VariationalLSTM",
     "VariationalLSTMCell",
+    "VariationalReversibleEmbedding",
 ]
 
 # The names in the README of 0.1.0.

@@ -17,6 +17,7 @@ Every file defines the same names:
   pass computes again;
 - `draw_key`, `fold_key`, `split_key`, `normal`: keys of random numbers, made
   of a state, and the numbers of a key;
+- `on_values`: a function of the values of a tensor with ragged rows;
 - `compiled`: a function of tensors, compiled;
 - `gradient_function`: a compiled gradient of the loss of a model.
 """
@@ -38,6 +39,7 @@ else:
 SEED_DTYPE = _chosen.SEED_DTYPE
 FUSES = _chosen.FUSES
 with_gradient = _chosen.with_gradient
+on_values = _chosen.on_values
 times = _chosen.times
 times_rest = _chosen.times_rest
 plus = _chosen.plus

@@ -36,6 +36,11 @@ def with_backward(gradient: Callable, kept_from: int = 0) -> Callable:
     return with_gradient(gradient, kept_from)
 
 
+def on_values(function: Callable, tensor: Any) -> Any:
+    """A function of a tensor, or of the values of one with ragged rows."""
+    return function(tensor)
+
+
 def times(x: Any, y: Any) -> Any:
     """`x * y`, in the memory of `x` where the backend allows it."""
     return x * y

@@ -11,6 +11,7 @@ from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import hard_limit
+from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
@@ -31,6 +32,7 @@ __all__ = [
     "hard_limit",
     "is_recomputed",
     "normal",
+    "on_values",
     "plus",
     "softplus",
     "split_key",

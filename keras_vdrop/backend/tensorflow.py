@@ -31,6 +31,7 @@ __all__ = [
     "hard_limit",
     "is_recomputed",
     "normal",
+    "on_values",
     "plus",
     "softplus",
     "split_key",
@@ -46,6 +47,12 @@ __all__ = [
 
 SEED_DTYPE = "int64"
 FUSES = False
+
+
+def on_values(function: Callable, tensor: Any) -> Any:
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.with_flat_values(function(tensor.flat_values))
+    return function(tensor)
 
 
 def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:

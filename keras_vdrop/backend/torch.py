@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_vdrop.backend.default import FEW
 from keras_vdrop.backend.default import compiled
+from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.torch_random import draw_key
@@ -36,6 +37,7 @@ __all__ = [
     "hard_limit",
     "is_recomputed",
     "normal",
+    "on_values",
     "plus",
     "softplus",
     "split_key",

@@ -45,22 +45,8 @@ class Axes:
     ):
         self.equation = equation
         self.kernel_shape = tuple(kernel_shape)
-        self.inputs, self.kernel, self.outputs = _parse(equation)
+        self.inputs, self.kernel, self.outputs = parse(equation)
         self.sizes = _sizes(self.kernel, self.kernel_shape, sizes)
-        self._check()
-
-    def _check(self) -> None:
-        known = {*_names(self.kernel), *_names(self.outputs)}
-        summed = [name for name in _names(self.inputs) if name not in known]
-        if summed:
-            raise invalid(
-                "equation",
-                "one in which each index of the inputs is one of the kernel "
-                "or of the outputs too",
-                self.equation,
-                f"The index '{summed[0]}' is summed over before the weights "
-                "apply. Sum over it in a layer of its own.",
-            )
 
     def shape(self, granularity: str) -> tuple[int, ...]:
         """The shape of one alpha for each input, output, weight or layer."""
@@ -79,6 +65,19 @@ class Axes:
         order = [name for name in _names(self.kernel) if name in names]
         values = ops.transpose(values, [names.index(name) for name in order])
         return self._merge(values, set(order))
+
+    def of_rows(self, values: Any, granularity: str, rows: Any) -> Any:
+        """Values of a granularity for rows of the kernel, to broadcast.
+
+        Args:
+            values: Values of the shape of the granularity.
+            granularity: What has a value of its own.
+            rows: Integers, indices of the first axis of the kernel.
+        """
+        values = self.over_kernel(values, granularity)
+        if not len(values.shape) or values.shape[0] == 1:
+            return values
+        return ops.take(values, rows, axis=0)
 
     def over_inputs(self, values: Any, rank: int) -> Any:
         """Shapes one value for each input to broadcast against the inputs."""
@@ -166,7 +165,8 @@ class Axes:
         return values if merged == spread else ops.reshape(values, merged)
 
 
-def _parse(equation: str) -> tuple[list[Axis], list[Axis], list[Axis]]:
+def parse(equation: str) -> tuple[list[Axis], list[Axis], list[Axis]]:
+    """The axes of inputs, kernel and outputs, refused if they are no map."""
     match = re.fullmatch(r"([^,>]*),([^,>]*)->([^,>]*)", equation)
     if match is None:
         raise invalid(
@@ -179,6 +179,27 @@ def _parse(equation: str) -> tuple[list[Axis], list[Axis], list[Axis]]:
         ]
         for part in match.groups()
     )
+    for part in (inputs, kernel, outputs):
+        names = _names(part)
+        if len(names) > len(set(names)):
+            raise invalid(
+                "equation",
+                "one with each index once in the inputs, in the kernel and in "
+                "the outputs",
+                equation,
+                "Take a diagonal in a layer of its own.",
+            )
+    known = {*_names(kernel), *_names(outputs)}
+    summed = [name for name in _names(inputs) if name not in known]
+    if summed:
+        raise invalid(
+            "equation",
+            "one in which each index of the inputs is one of the kernel or of "
+            "the outputs too",
+            equation,
+            f"The index '{summed[0]}' is summed over before the weights "
+            "apply. Sum over it in a layer of its own.",
+        )
     return inputs, kernel, outputs
 
 

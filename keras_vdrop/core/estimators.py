@@ -52,15 +52,19 @@ def local(layer: Layer, inputs: Any) -> Any:
     `zeta ~ N(0, 1)`.
     """
     (weight,) = layer.random_weights
+    return layer.finish(local_product(weight, layer.linear, inputs))
+
+
+def local_product(weight: Any, linear: Callable, inputs: Any) -> Any:
+    """`linear(inputs, w)` for random weights `w`, with local noise."""
     if weight.posterior.correlated:
         inputs = ops.multiply(inputs, weight.scales(inputs))
-        return layer.finish(layer.linear(inputs, weight.mean_variable))
-    mean, variance = moments(layer.linear, inputs, weight)
+        return linear(inputs, weight.mean_variable)
+    mean, variance = moments(linear, inputs, weight)
     dtype = keras.backend.standardize_dtype(mean.dtype)
     noise = weight.generator.normal(ops.shape(mean), at_least_float32(dtype))
     noise = ops.cast(noise, variance.dtype)
-    deviation = ops.cast(pointwise.deviation(variance, noise), dtype)
-    return layer.finish(mean + deviation)
+    return mean + ops.cast(pointwise.deviation(variance, noise), dtype)
 
 
 def moments(linear: Callable, inputs: Any, weight: Any) -> tuple[Any, Any]:

@@ -115,10 +115,15 @@ class Independent:
 
     def std(self, value: Any, mean: Any) -> Any:
         """Of each weight, with the sign of its mean."""
+        value = self.axes.over_kernel(value, self.granularity)
+        return self.spread_std(value, mean)
+
+    def spread_std(self, value: Any, mean: Any) -> Any:
+        """The same, for a value that broadcasts against some of the means."""
         # exp(log_alpha / 2), because sqrt(exp(log_alpha)) has no gradient
         # once alpha underflows.
         std = ops.exp(0.5 * self.noise_log_alpha(value, mean))
-        return ops.multiply(self.axes.over_kernel(std, self.granularity), mean)
+        return ops.multiply(std, mean)
 
     def variance(self, value: Any, mean: Any, dtype: str) -> Variance:
         """In factors, for local reparameterization in `dtype`."""
@@ -175,7 +180,7 @@ class Additive(Independent):
             return ops.convert_to_tensor(value)
         return super().log_variance(value, mean)
 
-    def std(self, value: Any, mean: Any) -> Any:
+    def spread_std(self, value: Any, mean: Any) -> Any:
         return ops.exp(0.5 * self.log_variance(value, mean))
 
     def variance(self, value: Any, mean: Any, dtype: str) -> Variance:

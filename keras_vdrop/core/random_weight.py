@@ -213,6 +213,25 @@ class RandomWeight(keras.Layer):
         with self.generator.hold(key):
             return self.sample()
 
+    def sample_of_rows(self, rows: Any) -> Any:
+        """Rows of the table, each with noise of its own.
+
+        A row that is asked for several times has other noise each time.
+
+        Args:
+            rows: Tensor of integers, indices of the first axis.
+        """
+        mean = ops.cast(
+            ops.take(self.mean_variable, rows, axis=0), self.variable.dtype
+        )
+        value = self.axes.of_rows(self.variable, self.granularity, rows)
+        std = self.posterior.spread_std(value, mean)
+        shape = ops.shape(mean)
+        if self.posterior.correlated:
+            shape = (*shape[:-1], 1)
+        noise = self.generator.normal(shape, self.variable.dtype)
+        return ops.add(mean, ops.multiply(std, noise))
+
     def scales(self, inputs: Any) -> Any:
         """`xi ~ N(1, alpha)` for every input: type A noise, of its shape."""
         log_alpha = self.posterior.noise_log_alpha(

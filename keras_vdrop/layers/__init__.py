@@ -9,6 +9,10 @@ from keras_vdrop.layers.convolutional.depthwise_conv2d import (
 )
 from keras_vdrop.layers.core.dense import VariationalDense
 from keras_vdrop.layers.core.einsum_dense import VariationalEinsumDense
+from keras_vdrop.layers.core.embedding import VariationalEmbedding
+from keras_vdrop.layers.core.reversible_embedding import (
+    VariationalReversibleEmbedding,
+)
 from keras_vdrop.layers.dropout import VariationalDropout
 from keras_vdrop.layers.recurrent.lstm import VariationalLSTM
 from keras_vdrop.layers.recurrent.lstm import VariationalLSTMCell
@@ -21,7 +25,9 @@ __all__ = [
     "VariationalDepthwiseConv2D",
     "VariationalDropout",
     "VariationalEinsumDense",
+    "VariationalEmbedding",
     "VariationalLSTM",
     "VariationalLSTMCell",
     "VariationalLayer",
+    "VariationalReversibleEmbedding",
 ]

@@ -1,4 +1,4 @@
-"""Keras's own tests of Dense and Conv, run with the variational layers."""
+"""Keras's own tests of its layers, run with the variational layers."""
 
 import importlib.util
 import inspect
@@ -48,6 +48,9 @@ STAND_INS = dict(
         stand_in(keras_vdrop.VariationalConv2D),
         stand_in(keras_vdrop.VariationalConv3D),
         stand_in(keras_vdrop.VariationalDense),
+        stand_in(keras_vdrop.VariationalEinsumDense),
+        stand_in(keras_vdrop.VariationalEmbedding),
+        stand_in(keras_vdrop.VariationalReversibleEmbedding),
     ]
 )
 
@@ -85,10 +88,26 @@ def names_of_tests(cls):
 
 dense_test = load("keras.src.layers.core.dense_test")
 conv_test = load("keras.src.layers.convolutional.conv_test")
+einsum_dense_test = load("keras.src.layers.core.einsum_dense_test")
+embedding_test = load("keras.src.layers.core.embedding_test")
+reversible_embedding_test = load(
+    "keras.src.layers.core.reversible_embedding_test"
+)
+MODULES = (
+    dense_test,
+    conv_test,
+    einsum_dense_test,
+    embedding_test,
+    reversible_embedding_test,
+)
 
 
 class WithNoiseWeights(WithKLWeight):
     """Mixin: expects `log_alpha`, the state of the seed and the KL besides."""
+
+    def random_variables(self, init_kwargs):
+        """How many the layer has."""
+        return 1
 
     def run_layer_test(self, layer_cls, init_kwargs, **kwargs):
         self.assertTrue(issubclass(layer_cls, VariationalLayer))
@@ -98,7 +117,7 @@ class WithNoiseWeights(WithKLWeight):
             "expected_num_losses",
         ):
             if kwargs.get(expected) is not None:
-                kwargs[expected] += 1
+                kwargs[expected] += self.random_variables(init_kwargs)
         super().run_layer_test(layer_cls, init_kwargs, **kwargs)
 
 
@@ -121,15 +140,38 @@ class ConvCorrectnessTest(WithNoiseWeights, conv_test.ConvCorrectnessTest):
     pass
 
 
+class EinsumDenseTest(WithNoiseWeights, einsum_dense_test.EinsumDenseTest):
+    pass
+
+
+class EmbeddingTest(WithNoiseWeights, embedding_test.EmbeddingTest):
+    pass
+
+
+class ReversibleEmbeddingTest(
+    WithNoiseWeights, reversible_embedding_test.ReversibleEmbeddingTest
+):
+    def random_variables(self, init_kwargs):
+        return 1 if init_kwargs.get("tie_weights", True) else 2
+
+
 class ShippedTest(testing.TestCase):
     """A version of Keras with other tests must not go unnoticed."""
 
+    # With the numbers of their tests.
+    SUITES = {
+        DenseTest: 13,
+        ConvBasicTest: 14,
+        ConvCorrectnessTest: 18,
+        EinsumDenseTest: 25,
+        EmbeddingTest: 11,
+        ReversibleEmbeddingTest: 3,
+    }
+
     def test_every_suite_runs(self):
-        shipped = suites(dense_test) + suites(conv_test)
-        run = [DenseTest, ConvBasicTest, ConvCorrectnessTest]
-        self.assertEqual(shipped, [cls.__bases__[1] for cls in run])
+        shipped = [cls for module in MODULES for cls in suites(module)]
+        self.assertEqual(shipped, [cls.__bases__[1] for cls in self.SUITES])
 
     def test_number_of_tests(self):
-        self.assertGreaterEqual(len(names_of_tests(DenseTest)), 13)
-        self.assertGreaterEqual(len(names_of_tests(ConvBasicTest)), 14)
-        self.assertGreaterEqual(len(names_of_tests(ConvCorrectnessTest)), 18)
+        for cls, number in self.SUITES.items():
+            self.assertGreaterEqual(len(names_of_tests(cls)), number, cls)

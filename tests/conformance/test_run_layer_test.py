@@ -18,7 +18,9 @@ from keras_vdrop import VariationalDense
 from keras_vdrop import VariationalDepthwiseConv2D
 from keras_vdrop import VariationalDropout
 from keras_vdrop import VariationalEinsumDense
+from keras_vdrop import VariationalEmbedding
 from keras_vdrop import VariationalLSTM
+from keras_vdrop import VariationalReversibleEmbedding
 
 
 @keras.saving.register_keras_serializable(package="conformance")
@@ -66,14 +68,22 @@ EINSUM_ARGUMENTS = {
     for name, value in KERAS_ARGUMENTS.items()
     if name != "activity_regularizer"
 }
+EMBEDDING_ARGUMENTS = {
+    "embeddings_initializer": "he_normal",
+    "embeddings_regularizer": "l2",
+    "embeddings_constraint": "unit_norm",
+    "mask_zero": True,
+}
 DEPTHWISE_ARGUMENTS = {
     name.replace("kernel", "depthwise"): value
     for name, value in KERAS_ARGUMENTS.items()
 }
-# These need more than `run_layer_test` can do: tests/layers/test_recurrent.py.
+# These need more than `run_layer_test` can do: tests/layers/test_recurrent.py,
+# tests/layers/test_embedding.py.
 ELSEWHERE = {
     (VariationalLSTM, "stateful"),
     (VariationalLSTM, "return_state"),
+    (VariationalEmbedding, "weights"),
 }
 
 # Layer, arguments, shapes of inputs and outputs, and the numbers of trainable
@@ -325,6 +335,45 @@ CASES = {
         ((2, 3), (2, 4)),
         (1, 2, 0),
     ),
+    "embedding": (
+        VariationalEmbedding,
+        {
+            "input_dim": 5,
+            "output_dim": 4,
+            **ADDITIVE,
+            **EMBEDDING_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 3), (2, 3, 4)),
+        (2, 1, 2),
+    ),
+    "embedding_fixed": (
+        VariationalEmbedding,
+        {"input_dim": 5, "output_dim": 4, "noise": "correlated", **FIXED},
+        ((2, 3), (2, 3, 4)),
+        (1, 2, 0),
+    ),
+    "reversible_embedding": (
+        VariationalReversibleEmbedding,
+        {
+            "input_dim": 5,
+            "output_dim": 4,
+            "tie_weights": False,
+            "reverse_dtype": "float32",
+            "logit_soft_cap": 5.0,
+            **ADDITIVE,
+            **EMBEDDING_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 3), (2, 3, 4)),
+        (4, 2, 3),
+    ),
+    "reversible_embedding_fixed": (
+        VariationalReversibleEmbedding,
+        {"input_dim": 5, "output_dim": 4, "noise": "correlated", **FIXED},
+        ((2, 3), (2, 3, 4)),
+        (1, 2, 0),
+    ),
     "lstm": (
         VariationalLSTM,
         {
@@ -370,6 +419,13 @@ CASES = {
 }
 
 
+# What else the inputs are.
+INPUTS = {
+    "embedding": {"input_dtype": "int32"},
+    "reversible_embedding": {"input_dtype": "int32"},
+}
+
+
 def in_both_modes(*cases):
     return parameterized.named_parameters(
         (f"{case}_training_{training}", case, training)
@@ -392,7 +448,10 @@ class RunLayerTest(WithKLWeight, testing.TestCase):
             expected_num_non_trainable_weights=counts[1],
             expected_num_seed_generators=int("lstm" in case),
             expected_num_losses=counts[2],
-            supports_masking=case.startswith(("dense", "dropout", "lstm")),
+            supports_masking=arguments.get(
+                "mask_zero", case.startswith(("dense", "dropout", "lstm"))
+            ),
+            **INPUTS.get(case.partition("_fixed")[0], {}),
             # It has `training=True` in both modes: once is enough.
             run_training_check=training,
             **kwargs,

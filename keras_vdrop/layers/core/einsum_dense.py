@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_vdrop.core.axes import parse
 from keras_vdrop.layers.base import VariationalLayer
 
 
@@ -137,6 +138,10 @@ class VariationalEinsumDense(VariationalLayer, keras.layers.EinsumDense):
             seed=seed,
             **kwargs,
         )
+
+    def check_noise(self) -> None:
+        super().check_noise()
+        parse(self.axes)
 
     @property
     def axes(self) -> str:
