@@ -9,6 +9,7 @@ from keras_vdrop.diagnostics.gradient_variance import gradient_variance
 from keras_vdrop.diagnostics.rates import plot_rates
 from keras_vdrop.diagnostics.reliability import plot_reliability
 from keras_vdrop.diagnostics.summary import summary
+from keras_vdrop.layers import Variational
 from keras_vdrop.layers import VariationalConv1D
 from keras_vdrop.layers import VariationalConv2D
 from keras_vdrop.layers import VariationalConv3D
@@ -17,7 +18,9 @@ from keras_vdrop.layers import VariationalDepthwiseConv2D
 from keras_vdrop.layers import VariationalDropout
 from keras_vdrop.layers import VariationalEinsumDense
 from keras_vdrop.layers import VariationalEmbedding
+from keras_vdrop.layers import VariationalGroupQueryAttention
 from keras_vdrop.layers import VariationalLSTM
+from keras_vdrop.layers import VariationalMultiHeadAttention
 from keras_vdrop.layers import VariationalReversibleEmbedding
 from keras_vdrop.models.batch_normalization import update_batch_normalization
 from keras_vdrop.models.conversion import to_deterministic
@@ -27,6 +30,7 @@ from keras_vdrop.models.prediction import predict
 from keras_vdrop.models.traversal import variational_layers
 
 __all__ = [
+    "Variational",
     "VariationalConv1D",
     "VariationalConv2D",
     "VariationalConv3D",
@@ -35,7 +39,9 @@ __all__ = [
     "VariationalDropout",
     "VariationalEinsumDense",
     "VariationalEmbedding",
+    "VariationalGroupQueryAttention",
     "VariationalLSTM",
+    "VariationalMultiHeadAttention",
     "VariationalReversibleEmbedding",
     "callbacks",
     "divergence",

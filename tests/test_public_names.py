@@ -14,6 +14,7 @@ import keras_vdrop
 
 MODULES = {
     "keras_vdrop": [
+        "Variational",
         "VariationalConv1D",
         "VariationalConv2D",
         "VariationalConv3D",
@@ -22,7 +23,9 @@ MODULES = {
         "VariationalDropout",
         "VariationalEinsumDense",
         "VariationalEmbedding",
+        "VariationalGroupQueryAttention",
         "VariationalLSTM",
+        "VariationalMultiHeadAttention",
         "VariationalReversibleEmbedding",
         "callbacks",
         "divergence",
@@ -41,6 +44,7 @@ MODULES = {
         "variational_layers",
     ],
     "keras_vdrop.layers": [
+        "Variational",
         "VariationalConv1D",
         "VariationalConv2D",
         "VariationalConv3D",
@@ -49,9 +53,11 @@ MODULES = {
         "VariationalDropout",
         "VariationalEinsumDense",
         "VariationalEmbedding",
+        "VariationalGroupQueryAttention",
         "VariationalLSTM",
         "VariationalLSTMCell",
         "VariationalLayer",
+        "VariationalMultiHeadAttention",
         "VariationalReversibleEmbedding",
     ],
     "keras_vdrop.callbacks": [
@@ -80,6 +86,7 @@ REGISTERED = [
     "ExpectedCalibrationError",
     "NegativeLogLikelihood",
     "Normal",
+    "Variational",
     "VariationalConv1D",
     "VariationalConv2D",
     "VariationalConv3D",
@@ -88,8 +95,10 @@ REGISTERED = [
     "VariationalDropout",
     "VariationalEinsumDense",
     "VariationalEmbedding",
+    "VariationalGroupQueryAttention",
     "VariationalLSTM",
     "VariationalLSTMCell",
+    "VariationalMultiHeadAttention",
     "VariationalReversibleEmbedding",
 ]
 

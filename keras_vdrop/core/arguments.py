@@ -10,6 +10,7 @@ from keras_vdrop.core import priors
 from keras_vdrop.core import validation
 from keras_vdrop.core.axes import GRANULARITIES
 from keras_vdrop.core.seeds import check_seed
+from keras_vdrop.core.seeds import derived_seed
 
 
 @dataclasses.dataclass
@@ -30,6 +31,8 @@ class NoiseArguments:
     num_examples: int | None = None
     kl_downscale: float = 1.0
     seed: int | None = None
+    # No argument: the share of the KL that counts of now.
+    kl_share = 1.0
 
     def __post_init__(self) -> None:
         validation.check_rate("rate", self.rate)
@@ -112,6 +115,12 @@ class NoiseArguments:
                 f"Use `max_alpha={domain}`, or `kl='exact'`, which holds for "
                 "every alpha.",
             )
+
+    def of_part(self, name: str) -> "NoiseArguments":
+        """The same for a part of the layer, with a seed of its own."""
+        part = dataclasses.replace(self, seed=derived_seed(self.seed, name))
+        part.kl_share = self.kl_share
+        return part
 
     def as_dict(self) -> dict[str, Any]:
         """All arguments by name, of types that JSON can hold."""

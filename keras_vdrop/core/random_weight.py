@@ -45,7 +45,7 @@ class RandomWeight(keras.Layer):
         self.prior = arguments.prior
         self.num_examples = arguments.num_examples
         self.kl_downscale = arguments.kl_downscale
-        self.kl_share = 1.0
+        self.kl_share = arguments.kl_share
         self.seed = arguments.seed
         self.posterior_class = arguments.posterior
         self.limit = arguments.limit

@@ -44,6 +44,18 @@ def recomputed(name: str) -> RuntimeError:
     )
 
 
+def derived_seed(seed: int | None, salt: Any) -> int | None:
+    """A seed for a part of what a seed was given for.
+
+    Hashed, because equal seeds would be equal noise, and `seed + number` would
+    be a seed of something else too.
+    """
+    if seed is None:
+        return None
+    digest = hashlib.sha256(f"{seed} {salt}".encode()).digest()
+    return int.from_bytes(digest[:4], "little") % 2**31
+
+
 class NoiseGenerator:
     """A generator of normal noise with a state that is a variable.
 

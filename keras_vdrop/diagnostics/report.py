@@ -17,7 +17,7 @@ class NoiseReport:
 
     Attributes:
         layer: The layer.
-        weight: Its noise.
+        weight: Its noise, or `None` if there is none before it is built.
         name: The name of the layer, with a number behind it if another has
             the same, and the name of the variable if the layer has several.
         rates: The dropout rates, a numpy array, or `None` before it is built.
@@ -29,7 +29,7 @@ class NoiseReport:
     """
 
     layer: VariationalLayer
-    weight: RandomWeight
+    weight: RandomWeight | None
     name: str
     rates: Any = None
     kl: float | None = None
@@ -45,11 +45,15 @@ def report(model: keras.Layer, threshold: float = 3.0) -> list[NoiseReport]:
     """
     layers = require_variational_layers(model)
     names = _distinct([layer.name for layer in layers])
-    return [
-        _report_weight(layer, weight, name, threshold)
-        for layer, name in zip(layers, names, strict=True)
-        for weight in layer.random_weights
-    ]
+    found = []
+    for layer, name in zip(layers, names, strict=True):
+        weights = layer.weights_by_name()
+        if not weights:
+            found.append(NoiseReport(layer, None, name))
+        for variable, weight in weights.items():
+            full = f"{name}/{variable}" if len(weights) > 1 else name
+            found.append(_report_weight(layer, weight, full, threshold))
+    return found
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -66,8 +70,6 @@ def _distinct(names: list[str]) -> list[str]:
 def _report_weight(
     layer: VariationalLayer, weight: RandomWeight, name: str, threshold: float
 ) -> NoiseReport:
-    if len(layer.random_weights) > 1:
-        name = f"{name}/{weight.name.removesuffix('_noise')}"
     found = NoiseReport(layer, weight, name)
     if not weight.built:
         return found

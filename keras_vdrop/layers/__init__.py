@@ -1,5 +1,11 @@
 """The variational layers."""
 
+from keras_vdrop.layers.attention.group_query_attention import (
+    VariationalGroupQueryAttention,
+)
+from keras_vdrop.layers.attention.multi_head_attention import (
+    VariationalMultiHeadAttention,
+)
 from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.layers.convolutional.conv1d import VariationalConv1D
 from keras_vdrop.layers.convolutional.conv2d import VariationalConv2D
@@ -16,8 +22,10 @@ from keras_vdrop.layers.core.reversible_embedding import (
 from keras_vdrop.layers.dropout import VariationalDropout
 from keras_vdrop.layers.recurrent.lstm import VariationalLSTM
 from keras_vdrop.layers.recurrent.lstm import VariationalLSTMCell
+from keras_vdrop.layers.variational import Variational
 
 __all__ = [
+    "Variational",
     "VariationalConv1D",
     "VariationalConv2D",
     "VariationalConv3D",
@@ -26,8 +34,10 @@ __all__ = [
     "VariationalDropout",
     "VariationalEinsumDense",
     "VariationalEmbedding",
+    "VariationalGroupQueryAttention",
     "VariationalLSTM",
     "VariationalLSTMCell",
     "VariationalLayer",
+    "VariationalMultiHeadAttention",
     "VariationalReversibleEmbedding",
 ]

@@ -139,10 +139,19 @@ class VariationalLayer:
         """Sizes of axes that the shape of the kernel does not tell."""
         return {}
 
+    def weights_by_name(self) -> dict[str, RandomWeight]:
+        """The noise of each random variable of the layer and of its parts.
+
+        A layer that makes its parts when it is built has none before.
+        """
+        return {
+            name: getattr(self, f"{name}_noise") for name in self.axes_by_name()
+        }
+
     @property
     def random_weights(self) -> list[RandomWeight]:
-        """The noise of each random variable of the layer."""
-        return [getattr(self, f"{name}_noise") for name in self.axes_by_name()]
+        """The noise of each random variable of the layer and of its parts."""
+        return list(self.weights_by_name().values())
 
     def build(self: Any, input_shape: Any) -> None:
         super().build(input_shape)  # type: ignore[misc]
@@ -264,16 +273,17 @@ class VariationalLayer:
 
     @property
     def kl_weight(self) -> Any:
-        """The variable by which the KL is multiplied in the loss."""
-        return self.random_weights[0].kl_weight
+        """The variable by which the KL is multiplied, once it is built."""
+        weights = self.random_weights
+        return weights[0].kl_weight if weights else None
 
     @property
     def num_examples(self) -> int | None:
-        return self.random_weights[0].num_examples
+        return self.noise_arguments.num_examples
 
     @property
     def kl_downscale(self) -> float:
-        return self.random_weights[0].kl_downscale
+        return self.noise_arguments.kl_downscale
 
     def kl(self) -> float:
         """The KL of the layer's posterior from its prior of now, in nats."""
@@ -295,6 +305,7 @@ class VariationalLayer:
 
     def scale_kl(self, share: float) -> None:
         """Sets `kl_weight` to a share of its full value, built or not."""
+        self.noise_arguments.kl_share = share
         for weight in self.random_weights:
             weight.scale_kl(share)
 
@@ -302,6 +313,12 @@ class VariationalLayer:
         self, num_examples: int, kl_downscale: float = 1.0
     ) -> None:
         """Weighs the KL by `1 / (num_examples * kl_downscale)` from now on."""
+        arguments = self.noise_arguments
+        num_examples = validation.check_count("num_examples", num_examples)
+        kl_downscale = validation.check_positive("kl_downscale", kl_downscale)
+        arguments.num_examples = num_examples
+        arguments.kl_downscale = kl_downscale
+        arguments.kl_share = 1.0
         for weight in self.random_weights:
             weight.set_num_examples(num_examples, kl_downscale)
 
@@ -313,8 +330,8 @@ class VariationalLayer:
     def _only(self, read: Callable) -> Any:
         """Of the one random variable, or a dict by the names of several."""
         found = {
-            weight.name.removesuffix("_noise"): read(weight)
-            for weight in self.random_weights
+            name: read(weight)
+            for name, weight in self.weights_by_name().items()
         }
         return found if len(found) > 1 else next(iter(found.values()))
 
@@ -327,12 +344,8 @@ class VariationalLayer:
             )
 
     def get_config(self) -> dict[str, Any]:
-        config = {
-            **self.noise_arguments.as_dict(),
-            "num_examples": self.num_examples,
-            "kl_downscale": self.kl_downscale,
-        }
-        return {**super().get_config(), **config}  # type: ignore[misc]
+        config = super().get_config()  # type: ignore[misc]
+        return {**config, **self.noise_arguments.as_dict()}
 
     # LoRA and quantization replace the kernel by something that is not the
     # mean of a posterior.

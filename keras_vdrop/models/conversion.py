@@ -9,7 +9,9 @@ import keras
 from keras_vdrop.core import arguments as noise_arguments
 from keras_vdrop.core import validation
 from keras_vdrop.core.seeds import check_seed
+from keras_vdrop.core.seeds import derived_seed
 from keras_vdrop.layers.base import VariationalLayer
+from keras_vdrop.layers.variational import Variational
 from keras_vdrop.models import pruning
 from keras_vdrop.models.batch_normalization import update_batch_normalization
 from keras_vdrop.models.plain_form import plain_form
@@ -20,7 +22,6 @@ from keras_vdrop.models.rebuild import rebuild
 from keras_vdrop.models.traversal import every_layer
 from keras_vdrop.models.traversal import variational_layers
 from keras_vdrop.models.variational_form import has_form
-from keras_vdrop.models.variational_form import seed_of_layer
 from keras_vdrop.models.variational_form import variational_form
 
 
@@ -35,7 +36,8 @@ def to_deterministic(
 
     Each variational layer becomes the Keras layer it stands in for, with the
     mean of the posterior as its weights; a `VariationalDropout` becomes a
-    `keras.layers.Identity`, which does nothing and costs nothing. Names, all
+    `keras.layers.Identity`, which does nothing and costs nothing, and a
+    `Variational` the layer inside it, under the name of the wrapper. Names, all
     other layers and their weights are kept, in nested models and wrappers too.
     The outputs are those of `model.predict`, and a file of the new model needs
     no `keras_vdrop` to be loaded. The model itself is left as it is.
@@ -112,7 +114,7 @@ def to_deterministic(
         update_batch_normalization(plain, batch_normalization_data)
     if prune is None:
         return plain
-    zeroed = pruning.zero_noise(layer_pairs(model, plain), prune)
+    zeroed = pruning.zero_noise(model, layer_pairs(model, plain), prune)
     removal = pruning.plan_removal(plain)
     pruned = rebuild(plain, removal.smaller, safe_mode)
     copy_weights(plain, pruned, removal.select)
@@ -130,12 +132,11 @@ def to_variational(
 ) -> keras.Model:
     """A variational model with the weights of a plain one.
 
-    Each `Dense`, `EinsumDense`, `Conv1D`, `Conv2D`, `Conv3D`,
-    `DepthwiseConv2D`, `LSTM` and `LSTMCell` becomes its variational form with
-    the same weights, in nested models and wrappers too, unless `filter` leaves
-    it out. Subclasses of these classes and all other layers are left as
-    they are. The outputs of `predict` are those of `model`, which is left as
-    it is, and `to_deterministic` gives it back.
+    Each Keras layer that a layer of `keras_vdrop.layers` stands in for becomes
+    its variational form with the same weights, in nested models and wrappers
+    too, unless `filter` leaves it out. Subclasses of these classes and all
+    other layers are left as they are. The outputs of `predict` are those of
+    `model`, which is left as it is, and `to_deterministic` gives it back.
 
     Args:
         model: A functional or `Sequential` model that can be saved and loaded.
@@ -180,15 +181,22 @@ def to_variational(
     validation.check_bool("safe_mode", safe_mode)
     seed = check_seed(layer_arguments.get("seed"))
     replaced: list[keras.Layer] = []
+    # The layer inside a `Variational` has its noise from there.
+    inside = {
+        id(part)
+        for layer in variational_layers(model)
+        for part in every_layer(layer)
+    }
 
     def variational(layer: keras.Layer, serialized: dict) -> Any:
         del serialized
-        chosen = _choose(filter, layer) if has_form(layer) else None
+        free = has_form(layer) and id(layer) not in inside
+        chosen = _choose(filter, layer) if free else None
         if chosen is None:
             return None
         arguments = {**layer_arguments, **chosen}
         if "seed" not in chosen and seed is not None:
-            arguments["seed"] = seed_of_layer(seed, len(replaced))
+            arguments["seed"] = derived_seed(seed, len(replaced))
         replaced.append(layer)
         return variational_form(layer, arguments)
 
@@ -196,7 +204,8 @@ def to_variational(
     if not replaced:
         raise validation.invalid(
             "model",
-            "a model with a Dense or a Conv layer that `filter` takes",
+            "a model with a layer that has a variational form and that "
+            "`filter` takes",
             model,
             "Layers that a class of your own makes have to be replaced there.",
         )
@@ -211,8 +220,18 @@ def to_variational(
     return converted
 
 
-def _plain(layer: keras.Layer, serialized: dict) -> keras.Layer | None:
-    del serialized
+def _plain(layer: keras.Layer, serialized: dict) -> Any:
+    if isinstance(layer, Variational):
+        inside = serialized["config"]["layer"]
+        # The name by which a functional model knows the wrapper.
+        config = {**inside["config"], "name": layer.name}
+        build_config = inside.get("build_config")
+        return {
+            **serialized,
+            **inside,
+            "config": config,
+            "build_config": build_config,
+        }
     return plain_form(layer) if isinstance(layer, VariationalLayer) else None
 
 

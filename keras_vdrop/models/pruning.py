@@ -12,7 +12,6 @@ import keras
 import numpy as np
 from keras import layers
 
-from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.models.chains import SIZE
 from keras_vdrop.models.chains import Chain
 from keras_vdrop.models.chains import find_chains
@@ -22,6 +21,7 @@ from keras_vdrop.models.chains import input_axis
 from keras_vdrop.models.chains import over_positions
 from keras_vdrop.models.chains import to_numpy
 from keras_vdrop.models.traversal import every_layer
+from keras_vdrop.models.traversal import variational_layers
 
 
 class Removal:
@@ -69,28 +69,33 @@ class Removal:
         return weights
 
 
-def zero_noise(pairs: Iterable, threshold: float) -> dict:
+def zero_noise(
+    model: keras.Model, pairs: Iterable[tuple], threshold: float
+) -> dict:
     """Sets weights with log alpha above a threshold to zero.
 
     Args:
-        pairs: Layers of a variational model, each with that of a plain one,
-            which is changed.
+        model: A variational model.
+        pairs: Its layers, each with that of a plain model, which is changed.
         threshold: The largest log alpha to keep.
 
     Returns:
         A dict by plain layer of the number of its random weights, and of those
         that are zero now.
     """
-    zeroed = {}
-    for layer, plain in pairs:
-        if not isinstance(layer, VariationalLayer):
-            continue
-        counts = np.zeros(2, int)
-        for name in layer.axes_by_name():
-            weight = getattr(layer, f"{name}_noise")
+    plain_of = {
+        id(variable): (plain, other)
+        for layer, plain in pairs
+        for variable, other in zip(
+            _own_variables(layer), _own_variables(plain), strict=True
+        )
+    }
+    zeroed: dict = {}
+    for layer in variational_layers(model):
+        for weight in layer.random_weights:
             if weight.mean_variable is None:
                 continue
-            variable = getattr(plain, name)
+            plain, variable = plain_of[id(weight.mean_variable)]
             log_alpha = weight.axes.over_kernel(
                 weight.log_alpha(), weight.granularity
             )
@@ -98,10 +103,16 @@ def zero_noise(pairs: Iterable, threshold: float) -> dict:
             # Not `<=`, which NaN fails.
             noise = log_alpha > threshold
             variable.assign(np.where(noise, 0, to_numpy(variable)))
-            counts += noise.size, noise.sum()
-        if counts[0]:
-            zeroed[plain] = tuple(counts)
+            before = zeroed.get(plain, (0, 0))
+            zeroed[plain] = (
+                before[0] + noise.size,
+                before[1] + int(noise.sum()),
+            )
     return zeroed
+
+
+def _own_variables(layer: keras.Layer) -> list:
+    return layer._trainable_variables + layer._non_trainable_variables
 
 
 def plan_removal(model: keras.Model) -> Removal:

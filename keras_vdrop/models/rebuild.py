@@ -6,11 +6,12 @@ from typing import Any
 import keras
 
 from keras_vdrop.core import validation
-from keras_vdrop.layers.base import VariationalLayer
+from keras_vdrop.layers.variational import Variational
 from keras_vdrop.models.assets import LOOKUPS
 from keras_vdrop.models.assets import copy_assets
 from keras_vdrop.models.traversal import children
 from keras_vdrop.models.traversal import every_layer
+from keras_vdrop.models.traversal import own_noise
 
 
 def rebuild(
@@ -112,9 +113,8 @@ class _Rewriting:
             if isinstance(replaced, keras.Layer):
                 other = keras.saving.serialize_keras_object(replaced)
                 return self.named({**config, **other}, replaced)
-            if replaced is not None:
-                return replaced
             owner = layer
+            config = config if replaced is None else replaced
         if self.safe_mode and config.get("class_name") == "__lambda__":
             raise validation.invalid(
                 "model",
@@ -139,11 +139,15 @@ def _layer_of(config: dict, owner: keras.Layer) -> keras.Layer | None:
     own_config = config.get("config")
     if "class_name" not in config or not isinstance(own_config, dict):
         return None
+    class_name = config["class_name"]
+    # Keras may have another name for a class than the class itself, such as
+    # `GroupQueryAttention` (3.15).
+    public = getattr(keras.layers, class_name, None)
     for layer in children(owner):
-        if (layer.name, type(layer).__name__) == (
-            own_config.get("name"),
-            config["class_name"],
-        ):
+        same_class = type(layer) is public or (
+            type(layer).__name__ == class_name
+        )
+        if same_class and layer.name == own_config.get("name"):
             return layer
     return None
 
@@ -153,6 +157,9 @@ def layer_pairs(
 ) -> list[tuple[keras.Layer, keras.Layer]]:
     """The layers of a model beside those of the model rebuilt from it."""
     sources, targets = every_layer(source), every_layer(target)
+    if not any(isinstance(layer, Variational) for layer in targets):
+        # Its place has the layer that was inside it.
+        sources = [x for x in sources if not isinstance(x, Variational)]
     # Keras names some layers inside others anew each time.
     if len(sources) != len(targets) or not all(
         a.name == b.name or type(a) is type(b)
@@ -176,11 +183,10 @@ def own_weights(layer: keras.Layer) -> dict[str, Any]:
     # The weights of a lookup belong to its vocabulary.
     if not isinstance(layer, LOOKUPS):
         layer.save_own_variables(store)
-    if isinstance(layer, VariationalLayer) and layer.built:
-        for weight in layer.random_weights:
-            parts: dict[str, Any] = {}
-            weight.save_own_variables(parts)
-            store.update({f"{weight.name}/{k}": v for k, v in parts.items()})
+    for weight in own_noise(layer) if layer.built else ():
+        parts: dict[str, Any] = {}
+        weight.save_own_variables(parts)
+        store.update({f"{weight.name}/{k}": v for k, v in parts.items()})
     return {
         name: keras.ops.convert_to_numpy(value) for name, value in store.items()
     }
@@ -191,16 +197,15 @@ def load_own_weights(layer: keras.Layer, weights: dict[str, Any]) -> None:
     own = {name: w for name, w in weights.items() if "/" not in name}
     if own:
         layer.load_own_variables(own)
-    if isinstance(layer, VariationalLayer):
-        for weight in layer.random_weights:
-            start = f"{weight.name}/"
-            parts = {
-                name.removeprefix(start): value
-                for name, value in weights.items()
-                if name.startswith(start)
-            }
-            if parts:
-                weight.load_own_variables(parts)
+    for weight in own_noise(layer):
+        start = f"{weight.name}/"
+        parts = {
+            name.removeprefix(start): value
+            for name, value in weights.items()
+            if name.startswith(start)
+        }
+        if parts:
+            weight.load_own_variables(parts)
 
 
 def copy_weights(

@@ -57,7 +57,7 @@ class Sampler:
         """
         model = self.model
         with _lock(model):
-            if any(not weight.built for weight in self.random_weights()):
+            if any(not layer.built for layer in variational_layers(model)):
                 part.predict(model)
             with _restored(model) as before, self._predict_function():
                 for number in range(self.num_samples):

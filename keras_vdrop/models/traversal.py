@@ -77,6 +77,12 @@ def children(layer: keras.Layer) -> list[keras.Layer]:
     return [x for x in found if not isinstance(x, RandomWeight)]
 
 
+def own_noise(layer: keras.Layer) -> list[RandomWeight]:
+    """The noise that a layer has itself, and not a layer inside it."""
+    found = layer._flatten_layers(include_self=False, recursive=False)
+    return [x for x in found if isinstance(x, RandomWeight)]
+
+
 def _in_order(layer: keras.Layer, seen: set[int]) -> Iterator[keras.Layer]:
     # Keras's own walk turns the order of nested layers round (3.15,
     # layers/layer.py), so this takes one step at a time.

@@ -1,18 +1,17 @@
 """The variational layer that a plain Keras layer becomes."""
 
-import hashlib
 from typing import Any
 
 import keras
 
 from keras_vdrop import layers as variational
-from keras_vdrop.layers.dropout import VariationalDropout
 
 # The variational form of each Keras layer that has one.
 VARIATIONAL = {
     cls.keras_class(): cls
     for cls in (getattr(variational, name) for name in variational.__all__)
-    if issubclass(cls, keras.Layer) and cls is not VariationalDropout
+    if issubclass(cls, keras.Layer)
+    and cls.keras_class() not in (keras.Layer, keras.layers.Wrapper)
 }
 
 
@@ -35,13 +34,3 @@ def variational_form(
             "False for it, to leave it as it is, or a dict of arguments for "
             "it alone."
         ) from error
-
-
-def seed_of_layer(seed: int, index: int) -> int:
-    """A seed for one layer of a model.
-
-    Hashed, because equal seeds would be equal noise, and `seed + index` would
-    be a seed of the next model too.
-    """
-    digest = hashlib.sha256(f"{seed} {index}".encode()).digest()
-    return int.from_bytes(digest[:4], "little") % 2**31

@@ -31,9 +31,19 @@ class StandIn:
         super().__init__(*args, num_examples=num_examples, **kwargs)
 
     def set_weights(self, weights):
-        noise = self.get_weights()[len(weights) :]
-        assert len(noise) == 2
-        super().set_weights([*weights, *noise])
+        if len(weights) == len(self.weights):
+            return super().set_weights(weights)
+        noise = {id(v) for x in self.random_weights for v in x.weights}
+        plain = iter(weights)
+        super().set_weights(
+            [
+                value if id(variable) in noise else next(plain)
+                for variable, value in zip(
+                    self.weights, self.get_weights(), strict=True
+                )
+            ]
+        )
+        assert next(plain, None) is None
 
 
 def stand_in(layer_cls):
@@ -50,6 +60,8 @@ STAND_INS = dict(
         stand_in(keras_vdrop.VariationalDense),
         stand_in(keras_vdrop.VariationalEinsumDense),
         stand_in(keras_vdrop.VariationalEmbedding),
+        stand_in(keras_vdrop.VariationalGroupQueryAttention),
+        stand_in(keras_vdrop.VariationalMultiHeadAttention),
         stand_in(keras_vdrop.VariationalReversibleEmbedding),
     ]
 )
@@ -93,12 +105,20 @@ embedding_test = load("keras.src.layers.core.embedding_test")
 reversible_embedding_test = load(
     "keras.src.layers.core.reversible_embedding_test"
 )
+multi_head_attention_test = load(
+    "keras.src.layers.attention.multi_head_attention_test"
+)
+grouped_query_attention_test = load(
+    "keras.src.layers.attention.grouped_query_attention_test"
+)
 MODULES = (
     dense_test,
     conv_test,
     einsum_dense_test,
     embedding_test,
     reversible_embedding_test,
+    multi_head_attention_test,
+    grouped_query_attention_test,
 )
 
 
@@ -155,6 +175,20 @@ class ReversibleEmbeddingTest(
         return 1 if init_kwargs.get("tie_weights", True) else 2
 
 
+class MultiHeadAttentionTest(
+    WithNoiseWeights, multi_head_attention_test.MultiHeadAttentionTest
+):
+    def random_variables(self, init_kwargs):
+        return 5 if init_kwargs.get("use_gate") else 4
+
+
+class GroupedQueryAttentionTest(
+    WithNoiseWeights, grouped_query_attention_test.GroupedQueryAttentionTest
+):
+    def random_variables(self, init_kwargs):
+        return 5 if init_kwargs.get("use_gate") else 4
+
+
 class ShippedTest(testing.TestCase):
     """A version of Keras with other tests must not go unnoticed."""
 
@@ -166,6 +200,8 @@ class ShippedTest(testing.TestCase):
         EinsumDenseTest: 25,
         EmbeddingTest: 11,
         ReversibleEmbeddingTest: 3,
+        MultiHeadAttentionTest: 20,
+        GroupedQueryAttentionTest: 10,
     }
 
     def test_every_suite_runs(self):

@@ -11,6 +11,7 @@ from keras.src import testing
 from torch_params import WithKLWeight
 
 import keras_vdrop
+from keras_vdrop import Variational
 from keras_vdrop import VariationalConv1D
 from keras_vdrop import VariationalConv2D
 from keras_vdrop import VariationalConv3D
@@ -19,7 +20,9 @@ from keras_vdrop import VariationalDepthwiseConv2D
 from keras_vdrop import VariationalDropout
 from keras_vdrop import VariationalEinsumDense
 from keras_vdrop import VariationalEmbedding
+from keras_vdrop import VariationalGroupQueryAttention
 from keras_vdrop import VariationalLSTM
+from keras_vdrop import VariationalMultiHeadAttention
 from keras_vdrop import VariationalReversibleEmbedding
 
 
@@ -68,6 +71,12 @@ EINSUM_ARGUMENTS = {
     for name, value in KERAS_ARGUMENTS.items()
     if name != "activity_regularizer"
 }
+ATTENTION_ARGUMENTS = {
+    name: value
+    for name, value in KERAS_ARGUMENTS.items()
+    if name != "activation"
+}
+SEQUENCES = {"query_shape": (2, 4, 3), "value_shape": (2, 5, 3)}
 EMBEDDING_ARGUMENTS = {
     "embeddings_initializer": "he_normal",
     "embeddings_regularizer": "l2",
@@ -79,11 +88,15 @@ DEPTHWISE_ARGUMENTS = {
     for name, value in KERAS_ARGUMENTS.items()
 }
 # These need more than `run_layer_test` can do: tests/layers/test_recurrent.py,
-# tests/layers/test_embedding.py.
+# tests/layers/test_embedding.py, tests/layers/test_attention.py.
 ELSEWHERE = {
     (VariationalLSTM, "stateful"),
     (VariationalLSTM, "return_state"),
     (VariationalEmbedding, "weights"),
+    # It has one value.
+    (Variational, "noise"),
+    (VariationalMultiHeadAttention, "flash_attention"),
+    (VariationalGroupQueryAttention, "flash_attention"),
 }
 
 # Layer, arguments, shapes of inputs and outputs, and the numbers of trainable
@@ -374,6 +387,82 @@ CASES = {
         ((2, 3), (2, 3, 4)),
         (1, 2, 0),
     ),
+    "attention": (
+        VariationalMultiHeadAttention,
+        {
+            "num_heads": 2,
+            "key_dim": 2,
+            "value_dim": 3,
+            "dropout": 0.1,
+            "output_shape": (4,),
+            "attention_axes": (1,),
+            "sliding_window": 2,
+            "use_gate": True,
+            **ADDITIVE,
+            **ATTENTION_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        (SEQUENCES, (2, 4, 4)),
+        (15, 5, 20),
+    ),
+    "attention_fixed": (
+        VariationalMultiHeadAttention,
+        {
+            "num_heads": 2,
+            "key_dim": 2,
+            "use_bias": False,
+            "noise": "correlated",
+            **FIXED,
+        },
+        (SEQUENCES, (2, 4, 3)),
+        (4, 8, 0),
+    ),
+    "attention_grouped": (
+        VariationalGroupQueryAttention,
+        {
+            "head_dim": 2,
+            "num_query_heads": 2,
+            "num_key_value_heads": 1,
+            "dropout": 0.1,
+            "sliding_window": 2,
+            "use_gate": True,
+            **ADDITIVE,
+            **ATTENTION_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        (SEQUENCES, (2, 4, 3)),
+        (15, 5, 21),
+    ),
+    "attention_grouped_fixed": (
+        VariationalGroupQueryAttention,
+        {
+            "head_dim": 2,
+            "num_query_heads": 2,
+            "num_key_value_heads": 1,
+            "use_bias": False,
+            "noise": "correlated",
+            **FIXED,
+        },
+        (SEQUENCES, (2, 4, 3)),
+        (4, 8, 0),
+    ),
+    "any_layer": (
+        Variational,
+        {
+            "layer": keras.layers.Dense(4, kernel_regularizer="l2"),
+            "weights": ["bias", "kernel"],
+            **ADDITIVE,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 3), (2, 4)),
+        (4, 2, 3),
+    ),
+    "any_layer_fixed": (
+        Variational,
+        {"layer": keras.layers.Conv1D(4, 2), **FIXED},
+        ((2, 5, 3), (2, 4, 4)),
+        (2, 2, 0),
+    ),
     "lstm": (
         VariationalLSTM,
         {
@@ -419,10 +508,12 @@ CASES = {
 }
 
 
-# What else the inputs are.
+# What else a case needs.
 INPUTS = {
     "embedding": {"input_dtype": "int32"},
     "reversible_embedding": {"input_dtype": "int32"},
+    # The layer inside has a precision of its own.
+    "any_layer": {"run_mixed_precision_check": False},
 }
 
 
@@ -446,14 +537,18 @@ class RunLayerTest(WithKLWeight, testing.TestCase):
             expected_output_dtype=arguments.get("dtype", "float32"),
             expected_num_trainable_weights=counts[0],
             expected_num_non_trainable_weights=counts[1],
-            expected_num_seed_generators=int("lstm" in case),
+            expected_num_seed_generators=int(
+                "lstm" in case or bool(arguments.get("dropout"))
+            ),
             expected_num_losses=counts[2],
             supports_masking=arguments.get(
-                "mask_zero", case.startswith(("dense", "dropout", "lstm"))
+                "mask_zero",
+                case.startswith(("attention", "dense", "dropout", "lstm"))
+                or case == "any_layer",
             ),
             **INPUTS.get(case.partition("_fixed")[0], {}),
             # It has `training=True` in both modes: once is enough.
-            run_training_check=training,
+            run_training_check=training and not case.startswith("attention"),
             **kwargs,
         )
 
@@ -479,8 +574,8 @@ class RunLayerTest(WithKLWeight, testing.TestCase):
         for layer_cls, arguments, *_ in CASES.values():
             config = layer_cls(**arguments).get_config()
             # Keras's own LSTM leaves it out.
-            arguments = {**arguments, "use_cudnn": None}
-            del arguments["use_cudnn"]
+            arguments = {**arguments, "use_cudnn": None, "layer": None}
+            del arguments["use_cudnn"], arguments["layer"]
             self.assertContainsSubset(arguments, config)
 
     def test_every_argument_of_every_layer_has_a_case(self):

@@ -116,9 +116,8 @@ class VariationalRecurrent(VariationalLayer):
     def noise_arguments(self: Any) -> NoiseArguments:  # type: ignore[override]
         return self.cell.noise_arguments
 
-    @property
-    def random_weights(self: Any) -> list[RandomWeight]:
-        return self.cell.random_weights
+    def weights_by_name(self: Any) -> dict[str, RandomWeight]:
+        return self.cell.weights_by_name()
 
     @property
     def seed(self: Any) -> int | None:  # type: ignore[override]
