@@ -8,12 +8,15 @@ import keras
 
 from keras_vdrop.core import arguments as noise_arguments
 from keras_vdrop.core import validation
+from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.seeds import check_seed
 from keras_vdrop.core.seeds import derived_seed
 from keras_vdrop.layers.base import VariationalLayer
+from keras_vdrop.layers.in_place import make_variational
 from keras_vdrop.layers.variational import Variational
 from keras_vdrop.models import pruning
 from keras_vdrop.models.batch_normalization import update_batch_normalization
+from keras_vdrop.models.converted import mark_owners
 from keras_vdrop.models.plain_form import plain_form
 from keras_vdrop.models.rebuild import copy_weights
 from keras_vdrop.models.rebuild import layer_pairs
@@ -21,6 +24,8 @@ from keras_vdrop.models.rebuild import own_weights
 from keras_vdrop.models.rebuild import rebuild
 from keras_vdrop.models.traversal import every_layer
 from keras_vdrop.models.traversal import variational_layers
+from keras_vdrop.models.variational_form import VARIATIONAL
+from keras_vdrop.models.variational_form import can_change
 from keras_vdrop.models.variational_form import has_form
 from keras_vdrop.models.variational_form import variational_form
 
@@ -188,8 +193,9 @@ def to_variational(
         for part in every_layer(layer)
     }
 
-    def variational(layer: keras.Layer, serialized: dict) -> Any:
-        del serialized
+    listed: set[int] = set()
+
+    def arguments_for(layer: keras.Layer) -> dict | None:
         free = has_form(layer) and id(layer) not in inside
         chosen = _choose(filter, layer) if free else None
         if chosen is None:
@@ -198,9 +204,28 @@ def to_variational(
         if "seed" not in chosen and seed is not None:
             arguments["seed"] = derived_seed(seed, len(replaced))
         replaced.append(layer)
+        return arguments
+
+    def variational(layer: keras.Layer, serialized: dict) -> Any:
+        del serialized
+        listed.add(id(layer))
+        arguments = arguments_for(layer)
+        if arguments is None:
+            return None
         return variational_form(layer, arguments)
 
     converted = rebuild(model, variational, safe_mode)
+    for layer, other in layer_pairs(model, converted):
+        if isinstance(other, VariationalLayer) or id(layer) in listed:
+            continue
+        if isinstance(layer, VariationalLayer):
+            make_variational(other, type(layer), layer.noise_arguments)
+        elif can_change(layer):
+            arguments = arguments_for(layer)
+            if arguments is not None:
+                form = VARIATIONAL[type(layer)]
+                make_variational(other, form, NoiseArguments(**arguments))
+    mark_owners(converted)
     if not replaced:
         raise validation.invalid(
             "model",
@@ -281,16 +306,24 @@ def _count(items: list, noun: str) -> str:
 
 
 def _check_model(model: keras.Model) -> None:
-    graph = isinstance(model, (keras.Function, keras.Sequential))
-    # A class may call the functional constructor in a constructor of its own.
-    if not graph or "layers" not in model.get_config():
+    try:
+        if not isinstance(model, keras.Model):
+            raise NotImplementedError("It is none.")
+        model.get_config()
+    except NotImplementedError as error:
         raise validation.invalid(
             "model",
-            "a functional or Sequential model",
+            "a keras.Model with a config, from which it can be built again",
             model,
-            "Which layers a subclassed model calls, only its code knows: "
-            "replace them there, or convert the functional and Sequential "
-            "models it is made of.",
+            str(error),
+        ) from error
+    graph = isinstance(model, (keras.Function, keras.Sequential))
+    if not model.built and not graph:
+        raise validation.invalid(
+            "model",
+            "a built model",
+            model,
+            "Call it on some data first.",
         )
 
 

@@ -6,9 +6,13 @@ from typing import Any
 import keras
 
 from keras_vdrop.core import validation
+from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.layers.variational import Variational
 from keras_vdrop.models.assets import LOOKUPS
 from keras_vdrop.models.assets import copy_assets
+from keras_vdrop.models.converted import Converted
+from keras_vdrop.models.converted import plain_class
+from keras_vdrop.models.converted import plain_config
 from keras_vdrop.models.traversal import children
 from keras_vdrop.models.traversal import every_layer
 from keras_vdrop.models.traversal import own_noise
@@ -32,17 +36,21 @@ def rebuild(
             Keras has not looked at.
     """
     objects = _Objects(model)
+    cls = plain_class(model)
     serialized = {
-        "module": type(model).__module__,
-        "class_name": type(model).__name__,
-        "registered_name": objects.name(type(model)),
+        "module": cls.__module__,
+        "class_name": cls.__name__,
+        "registered_name": objects.name(cls),
         "config": _Rewriting(objects, replace, safe_mode).of(
-            model.get_config(), model
+            plain_config(model), model
         ),
     }
-    return keras.saving.deserialize_keras_object(
+    rebuilt = keras.saving.deserialize_keras_object(
         serialized, custom_objects=objects.by_name, safe_mode=safe_mode
     )
+    if model.built and not rebuilt.built:
+        rebuilt.build_from_config(model.get_build_config())
+    return rebuilt
 
 
 class _Objects:
@@ -53,13 +61,13 @@ class _Objects:
         # By the usual names too, for configs that are not those of a layer.
         for layer in every_layer(model):
             if not self.is_known(layer):
-                name = keras.saving.get_registered_name(type(layer))
-                self.by_name[name] = type(layer)
+                name = keras.saving.get_registered_name(plain_class(layer))
+                self.by_name[name] = plain_class(layer)
         self._names: dict[Any, str] = {}
 
     def is_known(self, layer: keras.Layer) -> bool:
         """Whether Keras finds its class without help."""
-        return type(layer).__module__.startswith("keras.")
+        return plain_class(layer).__module__.startswith("keras.")
 
     def name(self, found: Any) -> str:
         if found not in self._names:
@@ -108,6 +116,8 @@ class _Rewriting:
             if type(layer) is keras.layers.Lambda:
                 name = self.objects.name(_SameFunctions(layer))
                 return {**config, "registered_name": name}
+            if isinstance(layer, Converted):
+                config = {**config, **config["config"]["plain"]}
             config = self.named(config, layer)
             replaced = self.replace(layer, config)
             if isinstance(replaced, keras.Layer):
@@ -131,7 +141,10 @@ class _Rewriting:
         """The serialized form of a layer, by a name for its class alone."""
         if self.objects.is_known(layer):
             return config
-        return {**config, "registered_name": self.objects.name(type(layer))}
+        return {
+            **config,
+            "registered_name": self.objects.name(plain_class(layer)),
+        }
 
 
 def _layer_of(config: dict, owner: keras.Layer) -> keras.Layer | None:
@@ -144,9 +157,8 @@ def _layer_of(config: dict, owner: keras.Layer) -> keras.Layer | None:
     # `GroupQueryAttention` (3.15).
     public = getattr(keras.layers, class_name, None)
     for layer in children(owner):
-        same_class = type(layer) is public or (
-            type(layer).__name__ == class_name
-        )
+        cls = type(layer)
+        same_class = cls is public or cls.__name__ == class_name
         if same_class and layer.name == own_config.get("name"):
             return layer
     return None
@@ -162,7 +174,7 @@ def layer_pairs(
         sources = [x for x in sources if not isinstance(x, Variational)]
     # Keras names some layers inside others anew each time.
     if len(sources) != len(targets) or not all(
-        a.name == b.name or type(a) is type(b)
+        a.name == b.name or _keras_class(a) is _keras_class(b)
         for a, b in zip(sources, targets, strict=True)
     ):
         raise validation.invalid(
@@ -172,6 +184,13 @@ def layer_pairs(
             source,
         )
     return list(zip(sources, targets, strict=True))
+
+
+def _keras_class(layer: keras.Layer) -> Any:
+    """The class of a layer without what this library adds to it."""
+    if isinstance(layer, VariationalLayer):
+        return layer.keras_class()
+    return plain_class(layer)
 
 
 def own_weights(layer: keras.Layer) -> dict[str, Any]:

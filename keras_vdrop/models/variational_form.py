@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_vdrop import layers as variational
+from keras_vdrop.layers import in_place
 
 # The variational form of each Keras layer that has one.
 VARIATIONAL = {
@@ -18,6 +19,15 @@ VARIATIONAL = {
 def has_form(layer: keras.Layer) -> bool:
     """Whether the layer has a variational form. A subclass may do anything."""
     return type(layer) in VARIATIONAL
+
+
+def can_change(layer: keras.Layer) -> bool:
+    """Whether its class can change in place, where its owner made it.
+
+    That is not so for layers that are made of others: these change instead.
+    """
+    form = VARIATIONAL.get(type(layer))
+    return form is not None and bool(form.axes) and in_place.is_plain(layer)
 
 
 def variational_form(
