@@ -10,13 +10,24 @@ from keras_vdrop.diagnostics.rates import plot_rates
 from keras_vdrop.diagnostics.reliability import plot_reliability
 from keras_vdrop.diagnostics.summary import summary
 from keras_vdrop.layers import VariationalConv1D
+from keras_vdrop.layers import VariationalConv1DTranspose
 from keras_vdrop.layers import VariationalConv2D
+from keras_vdrop.layers import VariationalConv2DTranspose
 from keras_vdrop.layers import VariationalConv3D
+from keras_vdrop.layers import VariationalConv3DTranspose
+from keras_vdrop.layers import VariationalConvLSTM1D
+from keras_vdrop.layers import VariationalConvLSTM2D
+from keras_vdrop.layers import VariationalConvLSTM3D
 from keras_vdrop.layers import VariationalDense
+from keras_vdrop.layers import VariationalDepthwiseConv1D
 from keras_vdrop.layers import VariationalDepthwiseConv2D
 from keras_vdrop.layers import VariationalDropout
 from keras_vdrop.layers import VariationalEinsumDense
+from keras_vdrop.layers import VariationalGRU
 from keras_vdrop.layers import VariationalLSTM
+from keras_vdrop.layers import VariationalSeparableConv1D
+from keras_vdrop.layers import VariationalSeparableConv2D
+from keras_vdrop.layers import VariationalSimpleRNN
 from keras_vdrop.models.conversion import to_deterministic
 from keras_vdrop.models.conversion import to_variational
 from keras_vdrop.models.objective import set_num_examples
@@ -25,13 +36,24 @@ from keras_vdrop.models.traversal import variational_layers
 
 __all__ = [
     "VariationalConv1D",
+    "VariationalConv1DTranspose",
     "VariationalConv2D",
+    "VariationalConv2DTranspose",
     "VariationalConv3D",
+    "VariationalConv3DTranspose",
+    "VariationalConvLSTM1D",
+    "VariationalConvLSTM2D",
+    "VariationalConvLSTM3D",
     "VariationalDense",
+    "VariationalDepthwiseConv1D",
     "VariationalDepthwiseConv2D",
     "VariationalDropout",
     "VariationalEinsumDense",
+    "VariationalGRU",
     "VariationalLSTM",
+    "VariationalSeparableConv1D",
+    "VariationalSeparableConv2D",
+    "VariationalSimpleRNN",
     "callbacks",
     "divergence",
     "gradient_variance",

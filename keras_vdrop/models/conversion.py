@@ -122,12 +122,12 @@ def to_variational(
 ) -> keras.Model:
     """A variational model with the weights of a plain one.
 
-    Each `Dense`, `EinsumDense`, `Conv1D`, `Conv2D`, `Conv3D`,
-    `DepthwiseConv2D`, `LSTM` and `LSTMCell` becomes its variational form with
-    the same weights, in nested models and wrappers too, unless `filter` leaves
-    it out. Subclasses of these classes and all other layers are left as
-    they are. The outputs of `predict` are those of `model`, which is left as
-    it is, and `to_deterministic` gives it back.
+    Each `Dense`, `EinsumDense`, convolution (also depthwise, separable or
+    transposed), recurrent layer and recurrent cell becomes its variational
+    form with the same weights, in nested models and wrappers too, unless
+    `filter` leaves it out. Subclasses of these classes and all other layers
+    are left as they are. The outputs of `predict` are those of `model`, which
+    is left as it is, and `to_deterministic` gives it back.
 
     Args:
         model: A functional or `Sequential` model that can be saved and loaded.

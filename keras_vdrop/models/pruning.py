@@ -228,7 +228,9 @@ def report(
     rows = [("layer", "weights", "pruned", "units", "removed")]
     for layer in every_layer(plain):
         if layer in zeroed or layer in kept:
-            row = zeroed.get(layer, (math.prod(layer.kernel.shape), 0))
+            row = zeroed.get(layer)
+            if row is None:
+                row = (math.prod(layer.kernel.shape), 0)
             if has_units(layer):
                 units = layer.kernel.shape[-1]
                 row += (units, units - int(np.sum(kept.get(layer, units))))
