@@ -11,17 +11,28 @@ from keras_vdrop.diagnostics.reliability import plot_reliability
 from keras_vdrop.diagnostics.summary import summary
 from keras_vdrop.layers import Variational
 from keras_vdrop.layers import VariationalConv1D
+from keras_vdrop.layers import VariationalConv1DTranspose
 from keras_vdrop.layers import VariationalConv2D
+from keras_vdrop.layers import VariationalConv2DTranspose
 from keras_vdrop.layers import VariationalConv3D
+from keras_vdrop.layers import VariationalConv3DTranspose
+from keras_vdrop.layers import VariationalConvLSTM1D
+from keras_vdrop.layers import VariationalConvLSTM2D
+from keras_vdrop.layers import VariationalConvLSTM3D
 from keras_vdrop.layers import VariationalDense
+from keras_vdrop.layers import VariationalDepthwiseConv1D
 from keras_vdrop.layers import VariationalDepthwiseConv2D
 from keras_vdrop.layers import VariationalDropout
 from keras_vdrop.layers import VariationalEinsumDense
 from keras_vdrop.layers import VariationalEmbedding
 from keras_vdrop.layers import VariationalGroupQueryAttention
+from keras_vdrop.layers import VariationalGRU
 from keras_vdrop.layers import VariationalLSTM
 from keras_vdrop.layers import VariationalMultiHeadAttention
 from keras_vdrop.layers import VariationalReversibleEmbedding
+from keras_vdrop.layers import VariationalSeparableConv1D
+from keras_vdrop.layers import VariationalSeparableConv2D
+from keras_vdrop.layers import VariationalSimpleRNN
 from keras_vdrop.models.batch_normalization import update_batch_normalization
 from keras_vdrop.models.conversion import to_deterministic
 from keras_vdrop.models.conversion import to_variational
@@ -32,17 +43,28 @@ from keras_vdrop.models.traversal import variational_layers
 __all__ = [
     "Variational",
     "VariationalConv1D",
+    "VariationalConv1DTranspose",
     "VariationalConv2D",
+    "VariationalConv2DTranspose",
     "VariationalConv3D",
+    "VariationalConv3DTranspose",
+    "VariationalConvLSTM1D",
+    "VariationalConvLSTM2D",
+    "VariationalConvLSTM3D",
     "VariationalDense",
+    "VariationalDepthwiseConv1D",
     "VariationalDepthwiseConv2D",
     "VariationalDropout",
     "VariationalEinsumDense",
     "VariationalEmbedding",
+    "VariationalGRU",
     "VariationalGroupQueryAttention",
     "VariationalLSTM",
     "VariationalMultiHeadAttention",
     "VariationalReversibleEmbedding",
+    "VariationalSeparableConv1D",
+    "VariationalSeparableConv2D",
+    "VariationalSimpleRNN",
     "callbacks",
     "divergence",
     "gradient_variance",

@@ -16,6 +16,13 @@ POSTERIORS = {
     "correlated-input": {"noise": "correlated", "granularity": "input"},
 }
 
+# tensorflow has no transposed convolution of these on a CPU.
+FIRST_IF_POSSIBLE = (
+    "channels_last"
+    if keras.backend.backend() == "tensorflow"
+    else "channels_first"
+)
+
 # Class, arguments, shape of one input.
 KERNEL_LAYERS = {
     "dense": (keras_vdrop.VariationalDense, {"units": 4}, (3,)),
@@ -65,6 +72,33 @@ KERNEL_LAYERS = {
         {"kernel_size": (2, 1), "depth_multiplier": 2, "padding": "same"},
         (3, 2, 3),
     ),
+    "depthwise_conv1d": (
+        keras_vdrop.VariationalDepthwiseConv1D,
+        {"kernel_size": 2, "depth_multiplier": 2, "strides": 2},
+        (4, 3),
+    ),
+    "conv1d_transpose": (
+        keras_vdrop.VariationalConv1DTranspose,
+        {"filters": 2, "kernel_size": 2, "dilation_rate": 2},
+        (3, 3),
+    ),
+    "conv2d_transpose": (
+        keras_vdrop.VariationalConv2DTranspose,
+        {
+            "filters": 2,
+            "kernel_size": (2, 1),
+            "strides": (2, 1),
+            "padding": "same",
+            "output_padding": (0, 0),
+            "data_format": FIRST_IF_POSSIBLE,
+        },
+        (2, 2, 2),
+    ),
+    "conv3d_transpose": (
+        keras_vdrop.VariationalConv3DTranspose,
+        {"filters": 2, "kernel_size": (1, 2, 1)},
+        (1, 2, 2, 2),
+    ),
     "einsum_dense": (
         keras_vdrop.VariationalEinsumDense,
         {
@@ -94,6 +128,8 @@ UNITS = {
     "einsum_dense": ((1,), (1, 2)),
     "einsum_dense_shared": ((0, 1), (0, 1)),
 }
+if FIRST_IF_POSSIBLE == "channels_first":
+    UNITS["conv2d_transpose"] = (0,), (0,)
 
 # Every posterior on one layer, and on the others one of each way to place
 # alpha.

@@ -11,6 +11,14 @@ are one axis of the array, the first of them the slowest; `...` stands for any
 number of axes. An axis that the kernel does not have is a position: weights
 are the same for all its indices. The first axis of the inputs is the batch.
 
+An axis of the kernel alone, such as a window, has noise of its own at each
+index where all the weights of an input share their noise. In
+
+    "n ... i, ... i o -> n ... o"                   ConvLSTM2D
+
+the axes of the window are `...`, and noise is shared over it too: a factor on
+a channel of the inputs is then a sample of the weights.
+
 This is the only module that knows where the axes of a kernel are.
 """
 
@@ -46,6 +54,7 @@ class Axes:
         self.equation = equation
         self.kernel_shape = tuple(kernel_shape)
         self.inputs, self.kernel, self.outputs = parse(equation)
+        self.kernel = _named(self.kernel, len(self.kernel_shape))
         self.sizes = _sizes(self.kernel, self.kernel_shape, sizes)
 
     def shape(self, granularity: str) -> tuple[int, ...]:
@@ -99,8 +108,10 @@ class Axes:
         """Shapes values of the shape `rows` to broadcast over the kernel."""
         return self._merge(values, set(self._row_names()))
 
-    def sign_shape(self, shape: Sequence[Any], side: str) -> tuple[Any, ...]:
-        """One sign for each example and each input, or each output.
+    def shape_by_example(
+        self, shape: Sequence[Any], side: str
+    ) -> tuple[Any, ...]:
+        """One number for each example and each input, or each output.
 
         Args:
             shape: The shape of the inputs, or of the outputs.
@@ -135,7 +146,8 @@ class Axes:
         return [
             name
             for name in _names(self.kernel)
-            if name in inputs or name not in outputs
+            if name in inputs
+            or (name not in outputs and not name.startswith(ELLIPSIS))
         ]
 
     def _over(self, values: Any, pattern: list[Axis], rank: int) -> Any:
@@ -223,6 +235,14 @@ def _sizes(
                 "equation", f"sizes of {axis} that make up {size}", known
             )
     return sizes
+
+
+def _named(kernel: list[Axis], rank: int) -> list[Axis]:
+    """The axes of a kernel, with names for those that `...` stands for."""
+    return [
+        (f"...{number}",) if axis == ELLIPSIS else axis
+        for number, axis in enumerate(_expand(kernel, rank))
+    ]
 
 
 def _names(pattern: list[Axis]) -> list[str]:

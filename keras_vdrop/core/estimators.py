@@ -1,10 +1,11 @@
 """How noise on the weights becomes noise on the outputs of a layer.
 
 An estimator is a function of a layer and the arguments of its call. `local`
-and `flipout` need the linear map of the layer, `linear(inputs, kernel)`, and
-are written once for all layers that have one. `batch` and `example` put
-samples of the weights in the place of the variables and run the layer's own
-call, so that they need nothing of the layer.
+and `flipout` need the linear maps of the layer, `linear(inputs, kernel)`, and
+are written once for all layers that have some: maps apply in turn, each with
+noise of its own. `batch` and `example` put samples of the weights in the place
+of the variables and run the layer's own call, so that they need nothing of the
+layer.
 
 Noise is drawn in float32 at least: half-precision normals are coarse and have
 no tails.
@@ -34,8 +35,8 @@ class Layer(Protocol):
     def plain_call(self, *args: Any, **kwargs: Any) -> Any:
         """The call of the Keras layer."""
 
-    def linear(self, inputs: Any, kernel: Any) -> Any:
-        """The linear map of the layer, for any kernel."""
+    def linear_maps(self) -> list[tuple[Any, Callable]]:
+        """The maps that apply in turn, each with its random weight."""
 
     def finish(self, outputs: Any) -> Any:
         """The bias and the activation."""
@@ -51,8 +52,9 @@ def local(layer: Layer, inputs: Any) -> Any:
     `linear(a, theta) + sqrt(linear(a**2, variance)) * zeta` with
     `zeta ~ N(0, 1)`.
     """
-    (weight,) = layer.random_weights
-    return layer.finish(local_product(weight, layer.linear, inputs))
+    for weight, linear in layer.linear_maps():
+        inputs = local_product(weight, linear, inputs)
+    return layer.finish(inputs)
 
 
 def local_product(weight: Any, linear: Callable, inputs: Any) -> Any:
@@ -129,20 +131,25 @@ def flipout(layer: Layer, inputs: Any) -> Any:
     for each example and input and `r` for each example and output (Wen et al.
     2018). Correlated noise has no signs of outputs, which share their noise.
     """
-    (weight,) = layer.random_weights
+    for weight, linear in layer.linear_maps():
+        inputs = _flipout_map(linear, inputs, weight)
+    return layer.finish(inputs)
+
+
+def _flipout_map(linear: Callable, inputs: Any, weight: Any) -> Any:
     dtype = keras.backend.standardize_dtype(inputs.dtype)
     sample = ops.cast(ops.multiply(weight.std(), weight.noise()), dtype)
-    mean = layer.linear(inputs, weight.mean_variable)
+    mean = linear(inputs, weight.mean_variable)
     flipped = ops.multiply(inputs, _signs(weight, inputs, "input"))
-    deviation = layer.linear(flipped, sample)
+    deviation = linear(flipped, sample)
     if not weight.posterior.correlated:
         signs = _signs(weight, deviation, "output")
         deviation = ops.multiply(deviation, signs)
-    return layer.finish(mean + deviation)
+    return mean + deviation
 
 
 def _signs(weight: Any, tensor: Any, side: str) -> Any:
-    shape = weight.axes.sign_shape(ops.shape(tensor), side)
+    shape = weight.axes.shape_by_example(ops.shape(tensor), side)
     noise = weight.generator.normal(shape, "float32")
     return ops.cast(ops.where(noise < 0, -1.0, 1.0), tensor.dtype)
 
@@ -179,9 +186,9 @@ def example(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
     inputs = ops.convert_to_tensor(inputs, sparse=False)
     if inputs.shape[0] == 0:
         return layer.plain_call(inputs, **kwargs)
-    if layer.linear is None:
+    maps = layer.linear_maps()
+    if not maps:
         return _each_call(layer, inputs, **kwargs)
-    (weight,) = layer.random_weights
     dtype = keras.backend.standardize_dtype(inputs.dtype)
 
     def run(row_and_key: tuple[Any, Any]) -> Any:
@@ -189,16 +196,27 @@ def example(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
 
         # Arguments, because tensorflow's `remat` gives no gradient to tensors
         # that a function closes over.
-        def with_key(row: Any, mean: Any, std: Any) -> Any:
-            with weight.generator.hold(key):
-                sample = mean + std * weight.noise()
-            return layer.linear(row[None], ops.cast(sample, dtype))[0]
+        def with_key(row: Any, *pairs: Any) -> Any:
+            outputs = row[None]
+            for number, (weight, linear) in enumerate(maps):
+                mean, std = pairs[2 * number : 2 * number + 2]
+                sample = _held_sample(weight, mean, std, key, number)
+                outputs = linear(outputs, ops.cast(sample, dtype))
+            return outputs[0]
 
-        return keras.remat(with_key)(row, mean, std)
+        return keras.remat(with_key)(row, *pairs)
 
-    mean, std = weight.mean(), weight.std()
-    keys = weight.generator.split(ops.shape(inputs)[0])
+    pairs = [f() for weight, _ in maps for f in (weight.mean, weight.std)]
+    keys = maps[0][0].generator.split(ops.shape(inputs)[0])
     return layer.finish(ops.map(run, (inputs, keys)))
+
+
+def _held_sample(
+    weight: Any, mean: Any, std: Any, key: Any, number: int
+) -> Any:
+    """A sample of the weight with this number that follows from a key."""
+    with weight.generator.hold(backend.fold_key(key, number)):
+        return mean + std * weight.noise()
 
 
 def _each_call(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
@@ -207,12 +225,10 @@ def _each_call(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
 
     def run(row_and_key: tuple[Any, Any]) -> Any:
         row, key = row_and_key
-        samples = []
-        for number, (weight, (mean, std)) in enumerate(
-            zip(weights, moments, strict=True)
-        ):
-            with weight.generator.hold(backend.fold_key(key, number)):
-                samples.append(mean + std * weight.noise())
+        samples = [
+            _held_sample(weight, *moments[number], key, number)
+            for number, weight in enumerate(weights)
+        ]
         outputs, _, losses = _substitute(
             *_state(layer, samples),
             lambda: layer.plain_call(row[None], **kwargs),

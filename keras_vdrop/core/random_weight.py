@@ -47,6 +47,8 @@ class RandomWeight(keras.Layer):
         self.kl_downscale = arguments.kl_downscale
         self.kl_share = arguments.kl_share
         self.seed = arguments.seed
+        # Noise of the same seed and another salt is other noise.
+        self.salt = self.name
         self.posterior_class = arguments.posterior
         self.limit = arguments.limit
         # Hidden from the tracking of Keras: the mean is a weight of the owner,
@@ -81,7 +83,7 @@ class RandomWeight(keras.Layer):
         self.seed_state = self.add_weight(
             name="seed_state",
             shape=(3,),
-            initializer=InitialState(self.seed, salt=self.name),
+            initializer=InitialState(self.seed, salt=self.salt),
             dtype=backend.SEED_DTYPE,
             trainable=False,
         )
@@ -232,8 +234,8 @@ class RandomWeight(keras.Layer):
         noise = self.generator.normal(shape, self.variable.dtype)
         return ops.add(mean, ops.multiply(std, noise))
 
-    def scales(self, inputs: Any) -> Any:
-        """`xi ~ N(1, alpha)` for every input: type A noise, of its shape."""
+    def scales(self, inputs: Any, shape: Any = None) -> Any:
+        """`xi ~ N(1, alpha)` for every input, or of a shape: type A noise."""
         log_alpha = self.posterior.noise_log_alpha(
             self.variable, self.mean_variable
         )
@@ -241,7 +243,8 @@ class RandomWeight(keras.Layer):
         if self.granularity == "input":
             std = self.axes.over_inputs(std, len(inputs.shape))
         dtype = at_least_float32(inputs.dtype)
-        noise = self.generator.normal(ops.shape(inputs), dtype)
+        shape = ops.shape(inputs) if shape is None else shape
+        noise = self.generator.normal(shape, dtype)
         return ops.cast(1.0 + std * noise, inputs.dtype)
 
     def kl_tensor(self) -> Any:

@@ -208,14 +208,13 @@ def _loss(model: keras.Model, x: Any, y: Any, training: bool) -> Any:
 
 @contextlib.contextmanager
 def _estimator(model: keras.Model, name: str) -> Iterator[None]:
-    """Every variational layer has this estimator inside the scope."""
-    layers = [
-        layer for layer in variational_layers(model) if name in layer.estimators
-    ]
+    """Every variational layer that takes it has this estimator in here."""
+    layers = variational_layers(model)
     before = [layer.estimator for layer in layers]
     try:
         for layer in layers:
-            layer.estimator = name
+            with contextlib.suppress(ValueError):
+                layer.estimator = name
         yield
     finally:
         for layer, estimator in zip(layers, before, strict=True):

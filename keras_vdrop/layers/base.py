@@ -47,7 +47,8 @@ class VariationalLayer:
     # The axes of the kernel, or of each random variable by its name: see
     # `keras_vdrop.core.axes`.
     axes: Any = ""
-    # A function of inputs and any kernel, linear in both, or `None`.
+    # A function of inputs and any kernel, linear in both, or `None`. Of maps
+    # that apply in turn a dict by the name of the variable.
     linear: Any = None
     # The estimators that make sense, and why no others.
     estimators: tuple[str, ...] = tuple(estimators.ESTIMATORS)
@@ -153,6 +154,17 @@ class VariationalLayer:
         """The noise of each random variable of the layer and of its parts."""
         return list(self.weights_by_name().values())
 
+    def linear_maps(self) -> list[tuple[RandomWeight, Callable]]:
+        """The linear maps that apply in turn, each with its random weight."""
+        linear = self.linear
+        if linear is None:
+            return []
+        maps = linear if isinstance(linear, dict) else {"kernel": linear}
+        return [
+            (getattr(self, f"{name}_noise"), found)
+            for name, found in maps.items()
+        ]
+
     def build(self: Any, input_shape: Any) -> None:
         super().build(input_shape)  # type: ignore[misc]
         self.build_noise()
@@ -256,7 +268,13 @@ class VariationalLayer:
     @estimator.setter
     def estimator(self, name: str) -> None:
         validation.check_choice("estimator", name, self.estimators)
-        self.noise_arguments.estimator = name
+        arguments = self.noise_arguments
+        before, arguments.estimator = arguments.estimator, name
+        try:
+            self.check_noise()
+        except ValueError:
+            arguments.estimator = before
+            raise
 
     # What a user asks of a layer.
     @property

@@ -65,7 +65,8 @@ def mark(owner: Any) -> None:
         return
     if plain not in _classes:
         namespace = {"plain_class": plain, "__module__": plain.__module__}
-        made = type(plain)(plain.__name__, (Converted, plain), namespace)
+        metaclass: Any = type(plain)
+        made = metaclass(plain.__name__, (Converted, plain), namespace)
         # All under one name, by which `from_config` above is found.
         register = keras.saving.register_keras_serializable(PACKAGE, NAME)
         _classes[plain] = register(made)

@@ -6,6 +6,7 @@ import keras
 
 from keras_vdrop import layers as variational
 from keras_vdrop.layers import in_place
+from keras_vdrop.layers.recurrent.base_cell import VariationalCell
 
 # The variational form of each Keras layer that has one.
 VARIATIONAL = {
@@ -25,9 +26,12 @@ def can_change(layer: keras.Layer) -> bool:
     """Whether its class can change in place, where its owner made it.
 
     That is not so for layers that are made of others: these change instead.
+    The cell of a recurrent layer does not: a fused loop would not call it.
     """
     form = VARIATIONAL.get(type(layer))
-    return form is not None and bool(form.axes) and in_place.is_plain(layer)
+    if form is None or issubclass(form, VariationalCell):
+        return False
+    return bool(form.axes) and in_place.is_plain(layer)
 
 
 def variational_form(

@@ -11,11 +11,9 @@ import keras
 import pytest
 from keras.src import backend
 from keras.src import layers
-from keras.src import testing
 from torch_params import WithKLWeight
 
 import keras_vdrop
-from keras_vdrop.layers import VariationalLayer
 
 UNSUPPORTED = re.compile("lora|quantiz|int4|int8|float8|gptq|awq")
 LEFT_OUT = {
@@ -53,17 +51,31 @@ def stand_in(layer_cls):
 
 
 STAND_INS = dict(
-    [
-        stand_in(keras_vdrop.VariationalConv1D),
-        stand_in(keras_vdrop.VariationalConv2D),
-        stand_in(keras_vdrop.VariationalConv3D),
-        stand_in(keras_vdrop.VariationalDense),
-        stand_in(keras_vdrop.VariationalEinsumDense),
-        stand_in(keras_vdrop.VariationalEmbedding),
-        stand_in(keras_vdrop.VariationalGroupQueryAttention),
-        stand_in(keras_vdrop.VariationalMultiHeadAttention),
-        stand_in(keras_vdrop.VariationalReversibleEmbedding),
-    ]
+    stand_in(getattr(keras_vdrop.layers, name))
+    for name in (
+        "VariationalConv1D",
+        "VariationalConv1DTranspose",
+        "VariationalConv2D",
+        "VariationalConv2DTranspose",
+        "VariationalConv3D",
+        "VariationalConv3DTranspose",
+        "VariationalConvLSTM1D",
+        "VariationalConvLSTM2D",
+        "VariationalConvLSTM3D",
+        "VariationalDense",
+        "VariationalDepthwiseConv1D",
+        "VariationalDepthwiseConv2D",
+        "VariationalEinsumDense",
+        "VariationalEmbedding",
+        "VariationalGRU",
+        "VariationalGroupQueryAttention",
+        "VariationalLSTM",
+        "VariationalMultiHeadAttention",
+        "VariationalReversibleEmbedding",
+        "VariationalSeparableConv1D",
+        "VariationalSeparableConv2D",
+        "VariationalSimpleRNN",
+    )
 )
 
 
@@ -98,116 +110,104 @@ def names_of_tests(cls):
     return unittest.defaultTestLoader.getTestCaseNames(cls)
 
 
-dense_test = load("keras.src.layers.core.dense_test")
-conv_test = load("keras.src.layers.convolutional.conv_test")
-einsum_dense_test = load("keras.src.layers.core.einsum_dense_test")
-embedding_test = load("keras.src.layers.core.embedding_test")
-reversible_embedding_test = load(
-    "keras.src.layers.core.reversible_embedding_test"
-)
-multi_head_attention_test = load(
-    "keras.src.layers.attention.multi_head_attention_test"
-)
-grouped_query_attention_test = load(
-    "keras.src.layers.attention.grouped_query_attention_test"
-)
-MODULES = (
-    dense_test,
-    conv_test,
-    einsum_dense_test,
-    embedding_test,
-    reversible_embedding_test,
-    multi_head_attention_test,
-    grouped_query_attention_test,
-)
-
-
 class WithNoiseWeights(WithKLWeight):
     """Mixin: expects `log_alpha`, the state of the seed and the KL besides."""
 
-    def random_variables(self, init_kwargs):
+    def random_variables(self, layer_cls, init_kwargs):
         """How many the layer has."""
-        return 1
+        layers = keras_vdrop.variational_layers(layer_cls(**init_kwargs))
+        return sum(len(layer.random_weights) for layer in layers)
 
     def run_layer_test(self, layer_cls, init_kwargs, **kwargs):
-        self.assertTrue(issubclass(layer_cls, VariationalLayer))
+        noise = self.random_variables(layer_cls, init_kwargs)
+        self.assertGreater(noise, 0)
         for expected in (
             "expected_num_trainable_weights",
             "expected_num_non_trainable_weights",
             "expected_num_losses",
         ):
             if kwargs.get(expected) is not None:
-                kwargs[expected] += self.random_variables(init_kwargs)
+                kwargs[expected] += noise
+        # `kl_weight` is no weight.
+        variables = "expected_num_non_trainable_variables"
+        if kwargs.get(variables) is not None:
+            kwargs[variables] += 2 * noise
         super().run_layer_test(layer_cls, init_kwargs, **kwargs)
 
 
-class DenseTest(WithNoiseWeights, dense_test.DenseTest):
+class SparseInputs:
+    """Mixin: a test of Keras's that imports tensorflow on jax too."""
+
     @pytest.mark.skipif(
         not backend.SUPPORTS_SPARSE_TENSORS,
         reason="Backend does not support sparse tensors.",
     )
     def test_dense_sparse(self):
-        # The shipped test imports it on jax too.
         pytest.importorskip("tensorflow")
         super().test_dense_sparse()
 
 
-class ConvBasicTest(WithNoiseWeights, conv_test.ConvBasicTest):
-    pass
+class Projections:
+    """Mixin: attention, whose projections are made when it is built."""
 
-
-class ConvCorrectnessTest(WithNoiseWeights, conv_test.ConvCorrectnessTest):
-    pass
-
-
-class EinsumDenseTest(WithNoiseWeights, einsum_dense_test.EinsumDenseTest):
-    pass
-
-
-class EmbeddingTest(WithNoiseWeights, embedding_test.EmbeddingTest):
-    pass
-
-
-class ReversibleEmbeddingTest(
-    WithNoiseWeights, reversible_embedding_test.ReversibleEmbeddingTest
-):
-    def random_variables(self, init_kwargs):
-        return 1 if init_kwargs.get("tie_weights", True) else 2
-
-
-class MultiHeadAttentionTest(
-    WithNoiseWeights, multi_head_attention_test.MultiHeadAttentionTest
-):
-    def random_variables(self, init_kwargs):
+    def random_variables(self, layer_cls, init_kwargs):
         return 5 if init_kwargs.get("use_gate") else 4
 
 
-class GroupedQueryAttentionTest(
-    WithNoiseWeights, grouped_query_attention_test.GroupedQueryAttentionTest
-):
-    def random_variables(self, init_kwargs):
-        return 5 if init_kwargs.get("use_gate") else 4
+# The shipped suites, with the numbers of their tests that we run: a version of
+# Keras with other tests must not go unnoticed.
+SUITES = {
+    "core.dense_test": {"DenseTest": 13},
+    "core.einsum_dense_test": {"EinsumDenseTest": 25},
+    "core.embedding_test": {"EmbeddingTest": 11},
+    "core.reversible_embedding_test": {"ReversibleEmbeddingTest": 3},
+    "attention.multi_head_attention_test": {"MultiHeadAttentionTest": 20},
+    "attention.grouped_query_attention_test": {"GroupedQueryAttentionTest": 10},
+    "convolutional.conv_test": {
+        "ConvBasicTest": 14,
+        "ConvCorrectnessTest": 18,
+    },
+    "convolutional.conv_transpose_test": {
+        "ConvTransposeBasicTest": 14,
+        "ConvTransposeCorrectnessTest": 330,
+    },
+    "convolutional.depthwise_conv_test": {
+        "DepthwiseConvBasicTest": 9,
+        "DepthwiseConvCorrectnessTest": 7,
+    },
+    "convolutional.separable_conv_test": {
+        "SeparableConvBasicTest": 8,
+        "SeparableConvCorrectnessTest": 6,
+    },
+    "rnn.bidirectional_test": {"SimpleRNNTest": 13},
+    "rnn.conv_lstm1d_test": {"ConvLSTM1DTest": 3},
+    "rnn.conv_lstm2d_test": {"ConvLSTM2DTest": 3},
+    "rnn.conv_lstm3d_test": {"ConvLSTM3DTest": 3},
+    "rnn.gru_test": {"GRUTest": 10},
+    "rnn.lstm_test": {"LSTMTest": 6},
+    "rnn.simple_rnn_test": {"SimpleRNNTest": 5},
+}
+MIXINS = {
+    "DenseTest": (SparseInputs,),
+    "MultiHeadAttentionTest": (Projections,),
+    "GroupedQueryAttentionTest": (Projections,),
+}
+
+# The suites of each module, all of which have to be in the table.
+SHIPPED = {name: suites(load(f"keras.src.layers.{name}")) for name in SUITES}
+RUN = {}
+for module, found in SHIPPED.items():
+    for suite in found:
+        bases = (*MIXINS.get(suite.__name__, ()), WithNoiseWeights, suite)
+        # Two modules have a suite of the same name.
+        name = f"{module.rpartition('.')[2]}_{suite.__name__}"
+        RUN[module, suite.__name__] = type(name, bases, {})
+        globals()[name] = RUN[module, suite.__name__]
 
 
-class ShippedTest(testing.TestCase):
-    """A version of Keras with other tests must not go unnoticed."""
-
-    # With the numbers of their tests.
-    SUITES = {
-        DenseTest: 13,
-        ConvBasicTest: 14,
-        ConvCorrectnessTest: 18,
-        EinsumDenseTest: 25,
-        EmbeddingTest: 11,
-        ReversibleEmbeddingTest: 3,
-        MultiHeadAttentionTest: 20,
-        GroupedQueryAttentionTest: 10,
-    }
-
-    def test_every_suite_runs(self):
-        shipped = [cls for module in MODULES for cls in suites(module)]
-        self.assertEqual(shipped, [cls.__bases__[1] for cls in self.SUITES])
-
-    def test_number_of_tests(self):
-        for cls, number in self.SUITES.items():
-            self.assertGreaterEqual(len(names_of_tests(cls)), number, cls)
+@pytest.mark.parametrize("module", SUITES)
+def test_every_shipped_test_runs(module):
+    shipped = {cls.__name__ for cls in SHIPPED[module]}
+    assert shipped == SUITES[module].keys()
+    for name, count in SUITES[module].items():
+        assert len(names_of_tests(RUN[module, name])) >= count

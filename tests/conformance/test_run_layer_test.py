@@ -13,17 +13,28 @@ from torch_params import WithKLWeight
 import keras_vdrop
 from keras_vdrop import Variational
 from keras_vdrop import VariationalConv1D
+from keras_vdrop import VariationalConv1DTranspose
 from keras_vdrop import VariationalConv2D
+from keras_vdrop import VariationalConv2DTranspose
 from keras_vdrop import VariationalConv3D
+from keras_vdrop import VariationalConv3DTranspose
+from keras_vdrop import VariationalConvLSTM1D
+from keras_vdrop import VariationalConvLSTM2D
+from keras_vdrop import VariationalConvLSTM3D
 from keras_vdrop import VariationalDense
+from keras_vdrop import VariationalDepthwiseConv1D
 from keras_vdrop import VariationalDepthwiseConv2D
 from keras_vdrop import VariationalDropout
 from keras_vdrop import VariationalEinsumDense
 from keras_vdrop import VariationalEmbedding
 from keras_vdrop import VariationalGroupQueryAttention
+from keras_vdrop import VariationalGRU
 from keras_vdrop import VariationalLSTM
 from keras_vdrop import VariationalMultiHeadAttention
 from keras_vdrop import VariationalReversibleEmbedding
+from keras_vdrop import VariationalSeparableConv1D
+from keras_vdrop import VariationalSeparableConv2D
+from keras_vdrop import VariationalSimpleRNN
 
 
 @keras.saving.register_keras_serializable(package="conformance")
@@ -87,16 +98,52 @@ DEPTHWISE_ARGUMENTS = {
     name.replace("kernel", "depthwise"): value
     for name, value in KERAS_ARGUMENTS.items()
 }
+SEPARABLE_ARGUMENTS = {
+    **DEPTHWISE_ARGUMENTS,
+    **{
+        name.replace("kernel", "pointwise"): value
+        for name, value in KERAS_ARGUMENTS.items()
+    },
+}
 # These need more than `run_layer_test` can do: tests/layers/test_recurrent.py,
 # tests/layers/test_embedding.py, tests/layers/test_attention.py.
 ELSEWHERE = {
-    (VariationalLSTM, "stateful"),
-    (VariationalLSTM, "return_state"),
     (VariationalEmbedding, "weights"),
     # It has one value.
     (Variational, "noise"),
     (VariationalMultiHeadAttention, "flash_attention"),
     (VariationalGroupQueryAttention, "flash_attention"),
+} | {
+    (layer_cls, argument)
+    for layer_cls in (
+        VariationalConvLSTM1D,
+        VariationalConvLSTM2D,
+        VariationalConvLSTM3D,
+        VariationalGRU,
+        VariationalLSTM,
+        VariationalSimpleRNN,
+    )
+    for argument in ("stateful", "return_state")
+}
+RECURRENT_ARGUMENTS = {
+    **KERAS_ARGUMENTS,
+    "activation": "relu",
+    "recurrent_initializer": "glorot_uniform",
+    "recurrent_regularizer": "l2",
+    "recurrent_constraint": "unit_norm",
+    "dropout": 0.1,
+    "recurrent_dropout": 0.1,
+    "go_backwards": True,
+    "return_sequences": True,
+    "granularity": "input",
+    **NOISE_ARGUMENTS,
+}
+SAMPLED = {
+    "noise": "independent",
+    "estimator": "batch",
+    "granularity": "weight",
+    "parameterization": "additive",
+    "num_examples": 10,
 }
 
 # Layer, arguments, shapes of inputs and outputs, and the numbers of trainable
@@ -323,6 +370,184 @@ CASES = {
         ((2, 4, 4, 3), (2, 2, 2, 3)),
         (1, 2, 0),
     ),
+    "conv1d_transpose": (
+        VariationalConv1DTranspose,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "padding": "same",
+            "dilation_rate": 2,
+            **ADDITIVE,
+            **KERAS_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 4, 3), (2, 4, 4)),
+        (3, 1, 4),
+    ),
+    "conv1d_transpose_strides": (
+        VariationalConv1DTranspose,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "strides": 2,
+            "output_padding": 1,
+            "data_format": "channels_last",
+            "use_bias": False,
+            "noise": "correlated",
+            "granularity": "input",
+            **FIXED,
+        },
+        ((2, 4, 2), (2, 9, 4)),
+        (1, 2, 0),
+    ),
+    "conv2d_transpose": (
+        VariationalConv2DTranspose,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "padding": "same",
+            "dilation_rate": 2,
+            **ADDITIVE,
+            **KERAS_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 4, 3, 3), (2, 4, 3, 4)),
+        (3, 1, 4),
+    ),
+    "conv2d_transpose_strides": (
+        VariationalConv2DTranspose,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "strides": 2,
+            "output_padding": 1,
+            "data_format": "channels_last",
+            "use_bias": False,
+            "noise": "correlated",
+            "granularity": "input",
+            **FIXED,
+        },
+        ((2, 3, 4, 2), (2, 7, 9, 4)),
+        (1, 2, 0),
+    ),
+    "conv3d_transpose": (
+        VariationalConv3DTranspose,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "padding": "same",
+            "dilation_rate": 2,
+            **ADDITIVE,
+            **KERAS_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 2, 3, 2, 3), (2, 2, 3, 2, 4)),
+        (3, 1, 4),
+    ),
+    "conv3d_transpose_strides": (
+        VariationalConv3DTranspose,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "strides": 2,
+            "output_padding": 1,
+            "data_format": "channels_last",
+            "use_bias": False,
+            "noise": "correlated",
+            "granularity": "input",
+            **FIXED,
+        },
+        ((2, 3, 2, 2, 2), (2, 7, 5, 5, 4)),
+        (1, 2, 0),
+    ),
+    "depthwise_conv1d": (
+        VariationalDepthwiseConv1D,
+        {
+            "kernel_size": 2,
+            "padding": "same",
+            "dilation_rate": 2,
+            "depth_multiplier": 2,
+            **ADDITIVE,
+            **DEPTHWISE_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 4, 3), (2, 4, 6)),
+        (3, 1, 4),
+    ),
+    "depthwise_conv1d_channels_first": (
+        VariationalDepthwiseConv1D,
+        {
+            "kernel_size": 2,
+            "strides": 2,
+            "data_format": "channels_first",
+            "use_bias": False,
+            "noise": "correlated",
+            "granularity": "input",
+            **FIXED,
+        },
+        ((2, 3, 4), (2, 3, 2)),
+        (1, 2, 0),
+    ),
+    "separable_conv1d": (
+        VariationalSeparableConv1D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "padding": "same",
+            "dilation_rate": 2,
+            "depth_multiplier": 2,
+            **ADDITIVE,
+            **SEPARABLE_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 6, 3), (2, 6, 4)),
+        (5, 2, 6),
+    ),
+    "separable_conv1d_channels_first": (
+        VariationalSeparableConv1D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "strides": 2,
+            "data_format": "channels_first",
+            "use_bias": False,
+            "noise": "correlated",
+            "granularity": "input",
+            **FIXED,
+        },
+        ((2, 2, 6), (2, 4, 3)),
+        (2, 4, 0),
+    ),
+    "separable_conv2d": (
+        VariationalSeparableConv2D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "padding": "same",
+            "dilation_rate": 2,
+            "depth_multiplier": 2,
+            **ADDITIVE,
+            **SEPARABLE_ARGUMENTS,
+            **NOISE_ARGUMENTS,
+        },
+        ((2, 4, 5, 3), (2, 4, 5, 4)),
+        (5, 2, 6),
+    ),
+    "separable_conv2d_channels_first": (
+        VariationalSeparableConv2D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "strides": 2,
+            "data_format": "channels_first",
+            "use_bias": False,
+            "noise": "correlated",
+            "granularity": "input",
+            **FIXED,
+        },
+        ((2, 2, 4, 6), (2, 4, 2, 3)),
+        (2, 4, 0),
+    ),
     "einsum": (
         VariationalEinsumDense,
         {
@@ -468,34 +693,16 @@ CASES = {
         {
             "units": 4,
             "recurrent_activation": "tanh",
-            "recurrent_initializer": "glorot_uniform",
-            "recurrent_regularizer": "l2",
-            "recurrent_constraint": "unit_norm",
             "unit_forget_bias": False,
-            "dropout": 0.1,
-            "recurrent_dropout": 0.1,
-            "go_backwards": True,
-            "return_sequences": True,
             "use_cudnn": False,
-            "granularity": "input",
-            **{**KERAS_ARGUMENTS, "activation": "relu"},
-            **NOISE_ARGUMENTS,
+            **RECURRENT_ARGUMENTS,
         },
         ((2, 5, 3), (2, 5, 4)),
         (5, 2, 6),
     ),
     "lstm_additive": (
         VariationalLSTM,
-        {
-            "units": 4,
-            "use_bias": False,
-            "unroll": True,
-            "noise": "independent",
-            "estimator": "batch",
-            "granularity": "weight",
-            "parameterization": "additive",
-            "num_examples": 10,
-        },
+        {"units": 4, "use_bias": False, "unroll": True, **SAMPLED},
         ((2, 5, 3), (2, 4)),
         (4, 2, 2),
     ),
@@ -505,7 +712,149 @@ CASES = {
         ((2, 5, 3), (2, 4)),
         (3, 4, 0),
     ),
+    "gru": (
+        VariationalGRU,
+        {
+            "units": 4,
+            "recurrent_activation": "tanh",
+            "reset_after": False,
+            "use_cudnn": False,
+            **RECURRENT_ARGUMENTS,
+        },
+        ((2, 5, 3), (2, 5, 4)),
+        (5, 2, 6),
+    ),
+    "gru_additive": (
+        VariationalGRU,
+        {"units": 4, "use_bias": False, "unroll": True, **SAMPLED},
+        ((2, 5, 3), (2, 4)),
+        (4, 2, 2),
+    ),
+    "gru_fixed": (
+        VariationalGRU,
+        {"units": 4, **FIXED},
+        ((2, 5, 3), (2, 4)),
+        (3, 4, 0),
+    ),
+    "simple_rnn": (
+        VariationalSimpleRNN,
+        {"units": 4, **RECURRENT_ARGUMENTS},
+        ((2, 5, 3), (2, 5, 4)),
+        (5, 2, 6),
+    ),
+    "simple_rnn_additive": (
+        VariationalSimpleRNN,
+        {"units": 4, "use_bias": False, "unroll": True, **SAMPLED},
+        ((2, 5, 3), (2, 4)),
+        (4, 2, 2),
+    ),
+    "simple_rnn_fixed": (
+        VariationalSimpleRNN,
+        {"units": 4, **FIXED},
+        ((2, 5, 3), (2, 4)),
+        (3, 4, 0),
+    ),
+    "conv_lstm1d": (
+        VariationalConvLSTM1D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "padding": "same",
+            "dilation_rate": 2,
+            "data_format": "channels_last",
+            "recurrent_activation": "tanh",
+            "unit_forget_bias": False,
+            **RECURRENT_ARGUMENTS,
+        },
+        ((2, 2, 4, 3), (2, 2, 4, 4)),
+        (5, 2, 6),
+    ),
+    "conv_lstm1d_additive": (
+        VariationalConvLSTM1D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "strides": 2,
+            "use_bias": False,
+            **SAMPLED,
+        },
+        ((2, 2, 4, 3), (2, 2, 4)),
+        (4, 2, 2),
+    ),
+    "conv_lstm1d_fixed": (
+        VariationalConvLSTM1D,
+        {"filters": 4, "kernel_size": 2, **FIXED},
+        ((2, 2, 4, 3), (2, 3, 4)),
+        (3, 4, 0),
+    ),
+    "conv_lstm2d": (
+        VariationalConvLSTM2D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "padding": "same",
+            "dilation_rate": 2,
+            "data_format": "channels_last",
+            "recurrent_activation": "tanh",
+            "unit_forget_bias": False,
+            **RECURRENT_ARGUMENTS,
+        },
+        ((2, 2, 4, 3, 3), (2, 2, 4, 3, 4)),
+        (5, 2, 6),
+    ),
+    "conv_lstm2d_additive": (
+        VariationalConvLSTM2D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "strides": 2,
+            "use_bias": False,
+            **SAMPLED,
+        },
+        ((2, 2, 4, 4, 3), (2, 2, 2, 4)),
+        (4, 2, 2),
+    ),
+    "conv_lstm2d_fixed": (
+        VariationalConvLSTM2D,
+        {"filters": 4, "kernel_size": 2, **FIXED},
+        ((2, 2, 4, 4, 3), (2, 3, 3, 4)),
+        (3, 4, 0),
+    ),
+    "conv_lstm3d": (
+        VariationalConvLSTM3D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "padding": "same",
+            "dilation_rate": 2,
+            "data_format": "channels_last",
+            "recurrent_activation": "tanh",
+            "unit_forget_bias": False,
+            **RECURRENT_ARGUMENTS,
+        },
+        ((2, 2, 2, 3, 2, 3), (2, 2, 2, 3, 2, 4)),
+        (5, 2, 6),
+    ),
+    "conv_lstm3d_additive": (
+        VariationalConvLSTM3D,
+        {
+            "filters": 4,
+            "kernel_size": 2,
+            "strides": 2,
+            "use_bias": False,
+            **SAMPLED,
+        },
+        ((2, 2, 4, 4, 4, 3), (2, 2, 2, 2, 4)),
+        (4, 2, 2),
+    ),
+    "conv_lstm3d_fixed": (
+        VariationalConvLSTM3D,
+        {"filters": 4, "kernel_size": 2, **FIXED},
+        ((2, 2, 4, 4, 4, 3), (2, 3, 3, 3, 4)),
+        (3, 4, 0),
+    ),
 }
+RECURRENT = ("conv_lstm", "gru", "lstm", "simple_rnn")
 
 
 # What else a case needs.
@@ -538,12 +887,12 @@ class RunLayerTest(WithKLWeight, testing.TestCase):
             expected_num_trainable_weights=counts[0],
             expected_num_non_trainable_weights=counts[1],
             expected_num_seed_generators=int(
-                "lstm" in case or bool(arguments.get("dropout"))
+                case.startswith(RECURRENT) or bool(arguments.get("dropout"))
             ),
             expected_num_losses=counts[2],
             supports_masking=arguments.get(
                 "mask_zero",
-                case.startswith(("attention", "dense", "dropout", "lstm"))
+                case.startswith(("attention", "dense", "dropout", *RECURRENT))
                 or case == "any_layer",
             ),
             **INPUTS.get(case.partition("_fixed")[0], {}),

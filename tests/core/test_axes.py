@@ -119,9 +119,9 @@ def test_rows():
 
 
 def test_signs():
-    assert DENSE.sign_shape((7, 2, 3), "input") == (7, 1, 3)
-    assert FIRST.sign_shape((7, 8, 9, 9), "output") == (7, 8, 1, 1)
-    assert EINSUM.sign_shape((7, 2, 4, 5), "output") == (7, 1, 4, 5)
+    assert DENSE.shape_by_example((7, 2, 3), "input") == (7, 1, 3)
+    assert FIRST.shape_by_example((7, 8, 9, 9), "output") == (7, 8, 1, 1)
+    assert EINSUM.shape_by_example((7, 2, 4, 5), "output") == (7, 1, 4, 5)
 
 
 @pytest.mark.parametrize(
@@ -136,3 +136,19 @@ def test_signs():
 def test_bad_equations_are_refused(equation, shape, fix):
     with pytest.raises(ValueError, match=f"argument `equation`.*{fix}"):
         Axes(equation, shape)
+
+
+def test_noise_that_is_shared_over_the_window():
+    axes = Axes("n ... i, ... i o -> n ... o", (2, 3, 4, 5))
+    assert axes.rows() == (4,)
+    spread = axes.spread_rows(keras.ops.arange(4))
+    assert tuple(spread.shape) == (1, 1, 4, 1)
+    # Alpha is where it is without that.
+    assert axes.shape("input") == (4,)
+    assert axes.shape("output") == (5,)
+    assert axes.shape("weight") == (2, 3, 4, 5)
+    assert axes.shape_by_example((7, 8, 9, 4), "input") == (7, 1, 1, 4)
+    first = Axes("n i ..., ... i o -> n o ...", (2, 3, 4, 5))
+    assert first.shape_by_example((7, 4, 8, 9), "input") == (7, 4, 1, 1)
+    own = Axes("n ... i, h w i o -> n ... o", (2, 3, 4, 5))
+    assert own.rows() == (2, 3, 4)

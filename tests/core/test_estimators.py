@@ -9,6 +9,7 @@ from backends import gradients
 from backends import run_python
 from cases import KERNEL_LAYERS
 from cases import POSTERIORS
+from cases import UNITS
 from cases import alpha_of_weights
 from cases import build
 from cases import every_layer_and_posterior
@@ -80,11 +81,14 @@ def weight_covariance(layer):
     covariance = np.outer(std, std)
     if layer.noise == "independent":
         return np.diag(np.diag(covariance))
-    # Weights share their noise if they multiply the same inputs.
+    # Weights share their noise if they multiply the same inputs, for outputs
+    # at the same positions.
     shape = KERNEL_LAYERS[layer.case][2]
     each_input = np.eye(np.prod(shape), dtype="float32")
     reached = outputs_of_each_weight(layer, each_input.reshape(-1, *shape))
-    reached = reached.reshape(len(reached), len(each_input), -1).any(axis=-1)
+    _, units = UNITS.get(layer.case, ((-1,), (-1,)))
+    units = tuple(axis + 2 if axis >= 0 else axis for axis in units)
+    reached = reached.any(axis=units).reshape(len(reached), -1)
     return covariance * np.all(reached[:, None] == reached, axis=-1)
 
 

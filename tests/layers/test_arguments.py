@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 
 import keras
 import numpy as np
@@ -19,10 +20,23 @@ REQUIRED = {
     "VariationalConv1D": {"filters": 4, "kernel_size": 2},
     "VariationalConv2D": {"filters": 4, "kernel_size": 2},
     "VariationalConv3D": {"filters": 4, "kernel_size": 2},
+    "VariationalConv1DTranspose": {"filters": 4, "kernel_size": 2},
+    "VariationalConv2DTranspose": {"filters": 4, "kernel_size": 2},
+    "VariationalConv3DTranspose": {"filters": 4, "kernel_size": 2},
+    "VariationalDepthwiseConv1D": {"kernel_size": 2},
     "VariationalDepthwiseConv2D": {"kernel_size": 2},
+    "VariationalSeparableConv1D": {"filters": 4, "kernel_size": 2},
+    "VariationalSeparableConv2D": {"filters": 4, "kernel_size": 2},
     "VariationalEinsumDense": {"equation": "ab,bc->ac", "output_shape": 4},
     "VariationalLSTM": {"units": 4},
     "VariationalLSTMCell": {"units": 4},
+    "VariationalGRU": {"units": 4},
+    "VariationalGRUCell": {"units": 4},
+    "VariationalSimpleRNN": {"units": 4},
+    "VariationalSimpleRNNCell": {"units": 4},
+    "VariationalConvLSTM1D": {"filters": 4, "kernel_size": 2},
+    "VariationalConvLSTM2D": {"filters": 4, "kernel_size": 2},
+    "VariationalConvLSTM3D": {"filters": 4, "kernel_size": 2},
     "VariationalDropout": {},
 }
 # The shape of a batch of inputs, without its size.
@@ -31,13 +45,27 @@ INPUTS = {
     "VariationalConv1D": (4, 3),
     "VariationalConv2D": (4, 4, 3),
     "VariationalConv3D": (4, 4, 4, 3),
+    "VariationalConv1DTranspose": (4, 3),
+    "VariationalConv2DTranspose": (4, 4, 3),
+    "VariationalConv3DTranspose": (4, 4, 4, 3),
+    "VariationalDepthwiseConv1D": (4, 3),
     "VariationalDepthwiseConv2D": (4, 4, 3),
+    "VariationalSeparableConv1D": (4, 3),
+    "VariationalSeparableConv2D": (4, 4, 3),
     "VariationalEinsumDense": (3,),
     "VariationalLSTM": (5, 3),
     "VariationalLSTMCell": (3,),
+    "VariationalGRU": (5, 3),
+    "VariationalGRUCell": (3,),
+    "VariationalSimpleRNN": (5, 3),
+    "VariationalSimpleRNNCell": (3,),
+    "VariationalConvLSTM1D": (5, 4, 3),
+    "VariationalConvLSTM2D": (5, 4, 4, 3),
+    "VariationalConvLSTM3D": (5, 4, 4, 4, 3),
 }
 KERNEL_LAYERS = list(INPUTS)
-LINEAR_LAYERS = [name for name in INPUTS if "LSTM" not in name]
+RECURRENT = re.compile("LSTM|GRU|RNN")
+LINEAR_LAYERS = [name for name in INPUTS if not RECURRENT.search(name)]
 every_layer = pytest.mark.parametrize("name", LAYERS)
 
 
@@ -62,7 +90,7 @@ def test_arguments_are_attributes(name):
     for argument, value in ARGUMENTS.items():
         assert getattr(layer, argument) == value
     assert layer.prior.divergence is keras_vdrop.divergence.lower_bound
-    one_for_inputs = "LSTM" in name or name == "VariationalDropout"
+    one_for_inputs = RECURRENT.search(name) or name == "VariationalDropout"
     noise = "correlated" if one_for_inputs else "independent"
     assert (layer.noise, layer.estimator) == (noise, "local")
 

@@ -35,6 +35,10 @@ COUNTS = {
     "conv3d": (8 * 2 * 2, 2),
     "conv2d_channels_first": (2 * 2 * 3 * 2, 3),
     "depthwise_conv2d": (2 * 1 * 3 * 2, 3),
+    "depthwise_conv1d": (2 * 3 * 2, 3),
+    "conv1d_transpose": (2 * 2 * 3, 3),
+    "conv2d_transpose": (2 * 1 * 2 * 2, 2),
+    "conv3d_transpose": (1 * 2 * 1 * 2 * 2, 2),
     "einsum_dense": (3 * 2 * 2, 3),
     "einsum_dense_shared": (2 * 3 * 2, 2 * 3),
 }

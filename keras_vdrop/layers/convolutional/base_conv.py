@@ -14,15 +14,22 @@ class VariationalChannels(VariationalLayer):
     axes_of_channels: tuple[str, str, str]
 
     @property
-    def axes(self: Any) -> str:
-        inputs, kernel, outputs = self.axes_of_channels
+    def axes(self: Any) -> Any:
+        return self.equation(*self.axes_of_channels)
+
+    def equation(self: Any, inputs: str, kernel: str, outputs: str) -> str:
+        """The axes of a map, by its channels and its kernel."""
         if self.data_format == "channels_first":
             return f"n {inputs} ..., {kernel} -> n {outputs} ..."
         return f"n ... {inputs}, {kernel} -> n ... {outputs}"
 
     def bias_over(self: Any, outputs: Any) -> Any:
-        axes = self.kernel_noise.axes
+        axes = self.random_weights[-1].axes
         return axes.over_outputs(self.bias, len(outputs.shape))
+
+    def window(self: Any) -> str:
+        """The names of the axes of the window of the kernel."""
+        return " ".join(f"k{number}" for number in range(self.rank))
 
 
 class VariationalBaseConv(VariationalChannels):
@@ -30,8 +37,7 @@ class VariationalBaseConv(VariationalChannels):
 
     @property
     def axes_of_channels(self: Any) -> Any:  # type: ignore[override]
-        window = " ".join(f"k{number}" for number in range(self.rank))
-        return "(g i)", f"{window} i (g o)", "(g o)"
+        return "(g i)", f"{self.window()} i (g o)", "(g o)"
 
     def axis_sizes(self: Any) -> dict[str, int]:
         return {"g": self.groups}
@@ -52,3 +58,64 @@ class VariationalBaseConv(VariationalChannels):
             dilation_rate=self.dilation_rate,
             data_format=self.data_format,
         )
+
+
+class VariationalBaseConvTranspose(VariationalChannels):
+    """Mixin: transposed convolution as the linear map."""
+
+    @property
+    def axes_of_channels(self: Any) -> Any:  # type: ignore[override]
+        return "i", f"{self.window()} o i", "o"
+
+    def linear(self: Any, inputs: Any, kernel: Any) -> Any:
+        return ops.conv_transpose(
+            inputs,
+            kernel,
+            strides=list(self.strides),
+            padding=self.padding,
+            output_padding=self.output_padding,
+            dilation_rate=self.dilation_rate,
+            data_format=self.data_format,
+        )
+
+
+class VariationalBaseDepthwiseConv(VariationalChannels):
+    """Mixin: convolution of each channel on its own as the linear map."""
+
+    @property
+    def axes_of_channels(self: Any) -> Any:  # type: ignore[override]
+        return "c", f"{self.window()} c m", "(c m)"
+
+    def linear(self: Any, inputs: Any, kernel: Any) -> Any:
+        return ops.depthwise_conv(
+            inputs,
+            kernel,
+            strides=self.strides,
+            padding=self.padding,
+            data_format=self.data_format,
+            dilation_rate=self.dilation_rate,
+        )
+
+
+class VariationalBaseSeparableConv(VariationalChannels):
+    """Mixin: a depthwise convolution, and a map of the channels behind it."""
+
+    @property
+    def axes(self: Any) -> Any:
+        window = self.window()
+        return {
+            "depthwise_kernel": self.equation("c", f"{window} c m", "(c m)"),
+            "pointwise_kernel": self.equation("i", f"{window} i o", "o"),
+        }
+
+    depthwise = VariationalBaseDepthwiseConv.linear
+
+    @property
+    def linear(self) -> Any:
+        return {
+            "depthwise_kernel": self.depthwise,
+            "pointwise_kernel": self.pointwise,
+        }
+
+    def pointwise(self: Any, inputs: Any, kernel: Any) -> Any:
+        return ops.conv(inputs, kernel, data_format=self.data_format)

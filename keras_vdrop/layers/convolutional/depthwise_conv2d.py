@@ -4,31 +4,34 @@ from typing import Any
 
 import keras
 
-from keras_vdrop.layers.convolutional.base_conv import VariationalChannels
+from keras_vdrop.layers.convolutional.base_conv import (
+    VariationalBaseDepthwiseConv,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_vdrop")
 class VariationalDepthwiseConv2D(
-    VariationalChannels, keras.layers.DepthwiseConv2D
+    VariationalBaseDepthwiseConv, keras.layers.DepthwiseConv2D
 ):
     """A `DepthwiseConv2D` layer that learns its own dropout rates.
 
     While it trains, its weights are random, `w ~ N(theta, alpha * theta**2)`,
-    and its outputs are drawn from the normal distribution with the mean and
-    the variance that this gives them, each output on its own: the covariance
+    and its outputs are drawn from the normal distribution with the mean and the
+    variance that this gives them, each output on its own: the covariance
     between positions, which share their weights, is left out. Outside training
     it is `keras.layers.DepthwiseConv2D` with the kernel `theta`.
 
     Args:
-        kernel_size, strides, padding, depth_multiplier, data_format: As in
+        kernel_size, strides, padding, depth_multiplier: As in
             `keras.layers.DepthwiseConv2D`.
-        dilation_rate, activation, use_bias: As in
+        data_format, dilation_rate, activation, use_bias: As in
             `keras.layers.DepthwiseConv2D`.
         depthwise_initializer, bias_initializer: As in
             `keras.layers.DepthwiseConv2D`.
-        depthwise_regularizer, bias_regularizer, activity_regularizer: As in
-            `keras.layers.DepthwiseConv2D`. The KL is added to the loss
-            besides.
+        depthwise_regularizer, bias_regularizer: As in
+            `keras.layers.DepthwiseConv2D`.
+        activity_regularizer: As in `keras.layers.DepthwiseConv2D`. The KL is
+            added to the loss besides.
         depthwise_constraint, bias_constraint: As in
             `keras.layers.DepthwiseConv2D`.
         rate: Float in (0, 1), the initial dropout rate p; the noise has
@@ -90,8 +93,6 @@ class VariationalDepthwiseConv2D(
     - [Kingma, Salimans, Welling, 2015](https://arxiv.org/abs/1506.02557)
     """
 
-    axes_of_channels = "c", "h w c m", "(c m)"
-
     def __init__(
         self,
         kernel_size: Any,
@@ -151,14 +152,4 @@ class VariationalDepthwiseConv2D(
             kl_downscale=kl_downscale,
             seed=seed,
             **kwargs,
-        )
-
-    def linear(self, inputs: Any, kernel: Any) -> Any:
-        return keras.ops.depthwise_conv(
-            inputs,
-            kernel,
-            strides=self.strides,
-            padding=self.padding,
-            data_format=self.data_format,
-            dilation_rate=self.dilation_rate,
         )

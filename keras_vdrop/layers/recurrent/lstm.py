@@ -5,24 +5,28 @@ from typing import Any
 import keras
 
 from keras_vdrop.layers.recurrent.base_cell import VariationalCell
-from keras_vdrop.layers.recurrent.base_cell import VariationalRecurrent
+from keras_vdrop.layers.recurrent.base_recurrent import VariationalRecurrent
 
 
 @keras.saving.register_keras_serializable(package="keras_vdrop")
 class VariationalLSTMCell(VariationalCell, keras.layers.LSTMCell):
     """The cell of `VariationalLSTM`.
 
+    In a `keras.layers.RNN`, alone or among `keras.layers.StackedRNNCells`, its
+    noise is drawn once for a sequence. Called by itself, it draws new noise.
+
     Args:
         units, activation, recurrent_activation, use_bias: As in
             `keras.layers.LSTMCell`.
-        kernel_initializer, recurrent_initializer, bias_initializer: As in
+        kernel_initializer, recurrent_initializer: As in
             `keras.layers.LSTMCell`.
-        unit_forget_bias, kernel_regularizer, recurrent_regularizer: As in
+        bias_initializer, unit_forget_bias, kernel_regularizer: As in
             `keras.layers.LSTMCell`.
-        bias_regularizer, kernel_constraint, recurrent_constraint: As in
+        recurrent_regularizer, bias_regularizer, kernel_constraint: As in
             `keras.layers.LSTMCell`.
-        bias_constraint, dropout, recurrent_dropout: As in
+        recurrent_constraint, bias_constraint, dropout: As in
             `keras.layers.LSTMCell`.
+        recurrent_dropout: As in `keras.layers.LSTMCell`.
         seed: As in `keras_vdrop.VariationalLSTM`.
         rate, noise, granularity, adaptive, max_alpha, kl: As in
             `keras_vdrop.VariationalLSTM`.
@@ -105,20 +109,20 @@ class VariationalLSTM(VariationalRecurrent, keras.layers.LSTM):
 
     Args:
         units: Positive integer, the number of outputs.
-        activation, recurrent_activation, use_bias, kernel_initializer: As in
+        activation, recurrent_activation, use_bias: As in `keras.layers.LSTM`.
+        kernel_initializer, recurrent_initializer: As in `keras.layers.LSTM`.
+        bias_initializer, unit_forget_bias: As in `keras.layers.LSTM`.
+        kernel_regularizer, recurrent_regularizer: As in `keras.layers.LSTM`.
+        bias_regularizer, activity_regularizer: As in `keras.layers.LSTM`. The
+            KL is added to the loss besides.
+        kernel_constraint, recurrent_constraint, bias_constraint: As in
             `keras.layers.LSTM`.
-        recurrent_initializer, bias_initializer, unit_forget_bias: As in
-            `keras.layers.LSTM`.
-        kernel_regularizer, recurrent_regularizer, bias_regularizer: As in
-            `keras.layers.LSTM`. The KL is added to the loss besides.
-        activity_regularizer, kernel_constraint, recurrent_constraint: As in
-            `keras.layers.LSTM`.
-        bias_constraint, dropout, recurrent_dropout: As in
-            `keras.layers.LSTM`.
+        dropout, recurrent_dropout: As in `keras.layers.LSTM`.
         seed: Integer, the seed of the noise and of dropout, or `None` for a
             random one.
-        return_sequences, return_state, go_backwards, stateful, unroll: As in
+        return_sequences, return_state, go_backwards, stateful: As in
             `keras.layers.LSTM`.
+        unroll: As in `keras.layers.LSTM`.
         use_cudnn: As in `keras.layers.LSTM`. While it trains, the layer takes
             step after step.
         rate: Float in (0, 1), the initial dropout rate p; the noise has
@@ -178,6 +182,8 @@ class VariationalLSTM(VariationalRecurrent, keras.layers.LSTM):
     - [Gal, Ghahramani, 2016](https://arxiv.org/abs/1512.05287)
     """
 
+    cell_class = VariationalLSTMCell
+
     def __init__(
         self,
         units: int,
@@ -217,8 +223,8 @@ class VariationalLSTM(VariationalRecurrent, keras.layers.LSTM):
         kl_downscale: float = 1.0,
         **kwargs: Any,
     ):
-        cell = VariationalLSTMCell(
-            units,
+        super().__init__(
+            units=units,
             activation=activation,
             recurrent_activation=recurrent_activation,
             use_bias=use_bias,
@@ -229,12 +235,19 @@ class VariationalLSTM(VariationalRecurrent, keras.layers.LSTM):
             kernel_regularizer=kernel_regularizer,
             recurrent_regularizer=recurrent_regularizer,
             bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
             kernel_constraint=kernel_constraint,
             recurrent_constraint=recurrent_constraint,
             bias_constraint=bias_constraint,
             dropout=dropout,
             recurrent_dropout=recurrent_dropout,
             seed=seed,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            unroll=unroll,
+            use_cudnn=use_cudnn,
             rate=rate,
             noise=noise,
             granularity=granularity,
@@ -245,24 +258,5 @@ class VariationalLSTM(VariationalRecurrent, keras.layers.LSTM):
             estimator=estimator,
             num_examples=num_examples,
             kl_downscale=kl_downscale,
-            dtype=kwargs.get("dtype"),
-            trainable=kwargs.get("trainable", True),
-            name="lstm_cell",
-        )
-        # `LSTM.__init__` would make a cell of its own.
-        keras.layers.RNN.__init__(
-            self,
-            cell,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            unroll=unroll,
-            activity_regularizer=activity_regularizer,
             **kwargs,
         )
-        self.input_spec = keras.layers.InputSpec(ndim=3)
-        self.use_cudnn = use_cudnn
-
-    # The loop of `RNN` calls the cell at each step.
-    step_loop = keras.layers.RNN.inner_loop
