@@ -24,7 +24,14 @@ Every file defines the same names:
 
 from types import ModuleType
 
-import keras
+from keras_vdrop.backend import missing
+
+try:
+    import keras
+except ModuleNotFoundError as error:
+    if error.name not in missing.BACKENDS:
+        raise
+    raise ImportError(missing.message(error.name)) from None
 
 _chosen: ModuleType
 if keras.backend.backend() == "jax":
