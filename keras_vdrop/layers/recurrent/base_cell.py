@@ -19,7 +19,7 @@ from keras_vdrop.core.random_weight import RandomWeight
 from keras_vdrop.layers.base import VariationalLayer
 
 # The noise of the sequence that each cell is at, by the identity of the cell.
-_drawn: contextvars.ContextVar[Mapping] = contextvars.ContextVar(
+_drawn: contextvars.ContextVar[Mapping[Any, Any]] = contextvars.ContextVar(
     "keras_vdrop_sequence_noise", default=types.MappingProxyType({})
 )
 
