@@ -6,6 +6,7 @@ import inspect
 import pathlib
 import pkgutil
 import re
+import runpy
 
 import pytest
 
@@ -19,6 +20,7 @@ MODULES = [
     )
 ]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OTHER_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"]
 
 
 def examples_in(module):
@@ -67,8 +69,29 @@ def test_pages(page, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", PAGES + OTHER_PAGES, ids=lambda page: page.name
+)
 def test_links_between_files(page):
-    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+    """As the rendering of a repository follows them."""
+    for target, anchor in re.findall(
+        r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()
+    ):
+        if "://" in target:
+            continue
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.M)
+            assert anchor in [anchor_of(x) for x in headings], (target, anchor)
+
+
+def anchor_of(heading):
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_notebooks_are_kept_small():
+    tools = runpy.run_path(str(ROOT / "tools" / "notebooks.py"))
+    paths = sorted(tools["FOLDER"].glob("*.ipynb"))
+    assert len(paths) >= 2
+    assert [x for path in paths for x in tools["check"](path)] == []
