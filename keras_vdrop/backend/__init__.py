@@ -29,9 +29,10 @@ from keras_vdrop.backend import missing
 try:
     import keras
 except ModuleNotFoundError as error:
-    if error.name not in missing.BACKENDS:
+    name = missing.backend_of(error)
+    if name is None:
         raise
-    raise ImportError(missing.message(error.name)) from None
+    raise ImportError(missing.message(name)) from None
 
 _chosen: ModuleType
 if keras.backend.backend() == "jax":

@@ -5,6 +5,14 @@ import importlib.util
 BACKENDS = ("jax", "tensorflow", "torch")
 
 
+def backend_of(error: ImportError) -> str | None:
+    """The backend that is not installed, or `None` for any other error."""
+    name = (error.name or "").partition(".")[0]
+    if name in BACKENDS and importlib.util.find_spec(name) is None:
+        return name
+    return None
+
+
 def message(name: str) -> str:
     """Says how to get the backend that Keras did not find, or another.
 

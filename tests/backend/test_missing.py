@@ -38,6 +38,12 @@ def test_another_backend_is_installed():
     assert keras.backend.backend() in message
 
 
+def test_a_backend_that_is_broken_tells_its_own_error():
+    name = keras.backend.backend()
+    error = ModuleNotFoundError("no such part", name=f"{name}.part")
+    assert missing.backend_of(error) is None
+
+
 def test_other_imports_that_fail_are_told_as_they_are():
     message = run_python(IMPORT_WITHOUT, "numpy")
     assert "numpy" in message and "keras-vdrop[" not in message
