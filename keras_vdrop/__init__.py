@@ -1,5 +1,7 @@
 """Variational dropout for Keras 3 (Kingma, Salimans, Welling 2015)."""
 
+# The first import: without a backend it says what to install.
+from keras_vdrop import backend as _backend  # noqa: F401
 from keras_vdrop import callbacks
 from keras_vdrop import layers
 from keras_vdrop.core import divergence

@@ -8,6 +8,9 @@ import sys
 import keras
 import numpy as np
 
+# The version of Keras, to compare with.
+KERAS = tuple(int(x) for x in keras.__version__.split(".")[:2])
+
 
 def environment_of(backend=None, **variables):
     """The environment of a process on a backend, or on this one."""

@@ -24,7 +24,15 @@ Every file defines the same names:
 
 from types import ModuleType
 
-import keras
+from keras_vdrop.backend import missing
+
+try:
+    import keras
+except ModuleNotFoundError as error:
+    name = missing.backend_of(error)
+    if name is None:
+        raise
+    raise ImportError(missing.message(name)) from None
 
 _chosen: ModuleType
 if keras.backend.backend() == "jax":

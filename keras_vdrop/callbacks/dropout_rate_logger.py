@@ -157,7 +157,7 @@ class DropoutRateLogger(keras.callbacks.Callback):
                 kl += loss if id(variable) in noise else 0.0
         return kl, total
 
-    def _split_loss(self, logs: dict) -> None:
+    def _split_loss(self, logs: dict[str, Any]) -> None:
         if self._begun:
             kl, total = self._mean_over_batches()
             logs.setdefault("kl_term", kl)

@@ -29,7 +29,7 @@ class Posterior(Protocol):
     def log_alpha(self) -> Any:
         """One value for each alpha."""
 
-    def of_log_alpha(self, function: Callable) -> Any:
+    def of_log_alpha(self, function: Callable[..., Any]) -> Any:
         """A function of log alpha, elementwise. It costs less than `log_alpha`
         followed by the function.
         """
@@ -45,6 +45,18 @@ class Prior:
     """Base class of the priors.
 
     A prior of your own overrides `kl`, and `get_config` if it has arguments.
+
+    Example:
+
+    >>> import keras
+    >>> import keras_vdrop
+    >>> class Small(keras_vdrop.priors.Prior):
+    ...     def kl(self, posterior):
+    ...         return -0.5 * keras.ops.sum(posterior.log_alpha())
+    >>> layer = keras_vdrop.VariationalDense(4, kl=Small(), rate=0.5)
+    >>> layer.build((None, 3))
+    >>> layer.kl() == 0.0
+    True
     """
 
     # The largest alpha for which the KL holds.
@@ -73,6 +85,14 @@ class ScaleInvariant(Prior):
         divergence: Function that maps log alpha, elementwise, to the KL of
             one weight in nats. Its attribute `max_alpha`, if it has one, is
             the largest alpha for which it holds.
+
+    Example:
+
+    >>> import keras_vdrop
+    >>> prior = keras_vdrop.priors.ScaleInvariant(keras_vdrop.divergence.exact)
+    >>> layer = keras_vdrop.VariationalDense(4, kl=prior, max_alpha=None)
+    >>> layer.prior is prior
+    True
     """
 
     def __init__(self, divergence: Callable[[Any], Any]):

@@ -67,7 +67,7 @@ class ClassifierMetric(keras.metrics.Metric):
             return ops.concatenate([1 - y_pred, y_pred], axis=-1)
         return ops.softmax(y_pred) if self.from_logits else y_pred
 
-    def _labels(self, y_true: Any, shape: tuple) -> Any:
+    def _labels(self, y_true: Any, shape: tuple[Any, ...]) -> Any:
         """One-hot labels. A number that is no class has a row of zeros."""
         y_true = ops.convert_to_tensor(y_true)
         given, examples, classes = tuple(y_true.shape), shape[:-1], shape[-1]
@@ -137,7 +137,7 @@ def are_shares(rows: Any) -> Any:
     return ops.all((rows >= -ROUNDING) & (rows <= 1 + ROUNDING), axis=-1)
 
 
-def fits(shape: tuple, expected: tuple) -> bool:
+def fits(shape: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
     """Whether two shapes may be the same, where they are known."""
     return len(shape) == len(expected) and all(
         size is None or other is None or size == other
@@ -145,7 +145,9 @@ def fits(shape: tuple, expected: tuple) -> bool:
     )
 
 
-def spread(argument: str, what: str, factor: Any, shape: tuple) -> Any:
+def spread(
+    argument: str, what: str, factor: Any, shape: tuple[Any, ...]
+) -> Any:
     """Weights of the examples as weights of their positions."""
     given = tuple(factor.shape)
     if len(given) == len(shape) + 1 and given[-1] == 1:

@@ -160,7 +160,7 @@ class _Spread:
     def __init__(self) -> None:
         self.mean: Any = 0.0
         self.count = 0
-        self.terms: list = []
+        self.terms: list[Any] = []
 
     def add(self, value: Any) -> None:
         self.count += 1
@@ -241,7 +241,7 @@ def _as_it_was(model: keras.Model) -> Iterator[None]:
             variable.assign(value)
 
 
-def _state(model: keras.Model) -> list:
+def _state(model: keras.Model) -> list[Any]:
     return [*model.non_trainable_variables, *model.metrics_variables]
 
 

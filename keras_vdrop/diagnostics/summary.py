@@ -4,9 +4,11 @@ import math
 import textwrap
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
+from keras_vdrop.core import notebook
 from keras_vdrop.core import validation
 from keras_vdrop.diagnostics.report import NoiseReport
 from keras_vdrop.diagnostics.report import report
@@ -34,9 +36,9 @@ NARROWEST_NAME = 8
 def summary(
     model: keras.Layer,
     line_length: int | None = None,
-    print_fn: Callable | None = None,
+    print_fn: Callable[..., Any] | None = None,
     threshold: float = 3.0,
-) -> None:
+) -> "Summary":
     """Prints what the variational layers of a model have learned.
 
     A line for each variational layer, and a total. Layers without noise are
@@ -66,6 +68,11 @@ def summary(
         print_fn: Function that gets each line, `print` by default.
         threshold: Float, the log alpha above which a weight is prunable.
 
+    Returns:
+        The table, as an object: `str` of it is what was printed. In a notebook
+        the table is shown in HTML instead of printed, unless there is a
+        `print_fn`.
+
     Example:
 
     >>> import keras
@@ -74,6 +81,7 @@ def summary(
     >>> model = keras.Sequential([keras.Input((3,)), layer], name="small")
     >>> lines = []
     >>> keras_vdrop.summary(model, print_fn=lines.append)
+    <Summary of "small": 1 row>
     >>> lines[0]
     'Variational layers of "small"'
     >>> lines[5].split()[1:]
@@ -90,7 +98,8 @@ def summary(
         line_length = validation.check_count("line_length", line_length)
     reports = report(model, threshold)
     rows = [_row(found) for found in reports]
-    lines = _table(rows, _total(reports), line_length or LINE_LENGTH)
+    total = _total(reports)
+    lines = _table(rows, total, line_length or LINE_LENGTH)
     lines.insert(0, f'Variational layers of "{model.name}"')
     if any(found.rates is None for found in reports):
         lines.append(
@@ -100,8 +109,68 @@ def summary(
     weights = sum(found.weights for found in reports)
     lines.append(f"Weights with noise: {weights:,}")
     lines.append(f"Prunable: weights with log alpha above {threshold:g}")
-    for line in lines:
-        (print_fn or print)(line)
+    found = Summary(model.name, lines, rows, total)
+    found.show(print_fn)
+    return found
+
+
+class Summary:
+    """What `summary` returns; see there.
+
+    Args:
+        name: String, the name of the model.
+        lines: The lines of the table in text.
+        rows: The cells of each row.
+        total: The cells of the last row.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lines: list[str],
+        rows: list[list[str]],
+        total: list[str],
+    ):
+        self.name = name
+        self.lines = lines
+        self.rows = rows
+        self.total = total
+        self._shown_in: int | None = None
+
+    def show(self, print_fn: Callable[..., Any] | None = None) -> None:
+        """Prints the table, or shows it in the running notebook."""
+        kernel = notebook.kernel()
+        if print_fn is None and kernel is not None:
+            notebook.show(str(self), self._repr_html_())
+            self._shown_in = kernel.execution_count
+            return
+        for line in self.lines:
+            (print_fn or print)(line)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    def __repr__(self) -> str:
+        count = len(self.rows)
+        rows = "row" if count == 1 else "rows"
+        return f'<Summary of "{self.name}": {count} {rows}>'
+
+    def _repr_html_(self) -> str:
+        headings = [" ".join(x).strip() for x in zip(*HEADINGS, strict=True)]
+        # Those of the rates have no second line above them.
+        headings[4:6] = ["Rate min", "Rate max"]
+        footer = len(self.lines) - 2
+        notes = "".join(f"<p>{line}</p>" for line in self.lines[footer:])
+        rows = [*self.rows, self.total]
+        return notebook.table(self.lines[0], headings, rows, words=3) + notes
+
+    def _ipython_display_(self) -> None:
+        # A cell that ends with the call would show the table a second time.
+        kernel = notebook.kernel()
+        if kernel is None:
+            print(repr(self))
+        elif self._shown_in != kernel.execution_count:
+            notebook.show(str(self), self._repr_html_())
 
 
 def _row(found: NoiseReport) -> list[str]:

@@ -42,6 +42,18 @@ class VariationalLayer:
         parameterization, estimator, num_examples, kl_downscale, seed: As in
             `keras_vdrop.VariationalDense`.
         **kwargs: The arguments of the Keras layer by keyword.
+
+    Example:
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import keras_vdrop
+    >>> class Scores(keras_vdrop.layers.VariationalLayer, keras.layers.Dense):
+    ...     axes = "... i, i o -> ... o"
+    ...     linear = staticmethod(keras.ops.matmul)
+    >>> layer = Scores(4, noise="correlated", num_examples=100)
+    >>> layer(np.ones((2, 3)), training=True).shape == (2, 4)
+    True
     """
 
     # The axes of the kernel, or of each random variable by its name: see
@@ -213,8 +225,8 @@ class VariationalLayer:
         return ops.cast(inputs, self.compute_dtype)
 
     def rematerialized_call(
-        self: Any, layer_call: Callable, *args: Any, **kwargs: Any
-    ) -> Callable:
+        self: Any, layer_call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Callable[..., Any]:
         # Keras 3.15 (backend/*/core.py, `remat`) would run `call` again with
         # new noise on torch, refuses keywords on tensorflow, and on jax lets
         # the seed state out of the trace. So the keys are drawn outside.
@@ -345,7 +357,7 @@ class VariationalLayer:
         for weight in self.random_weights:
             weight.reset_noise()
 
-    def _only(self, read: Callable) -> Any:
+    def _only(self, read: Callable[..., Any]) -> Any:
         """Of the one random variable, or a dict by the names of several."""
         found = {
             name: read(weight)

@@ -11,6 +11,7 @@ from keras_vdrop.core import sampling as sampling_mode
 from keras_vdrop.core import validation
 from keras_vdrop.core.seeds import check_seed
 from keras_vdrop.models.parts import parts_of
+from keras_vdrop.models.prediction_table import prediction_table
 from keras_vdrop.models.sampling import Sampler
 from keras_vdrop.models.statistics import Statistics
 from keras_vdrop.models.statistics import entropy
@@ -117,7 +118,10 @@ def predict(
 
 
 class Predictions:
-    """What `predict` returns; see there."""
+    """What `predict` returns; see there.
+
+    A notebook shows a table of the first examples.
+    """
 
     def __init__(
         self,
@@ -171,6 +175,13 @@ class Predictions:
             self.expected_entropy,
         )
 
+    def __repr__(self) -> str:
+        shapes = _map(np.shape, self.mean)
+        return f"<Predictions: mean {shapes}, {self.num_samples} samples>"
+
+    def _repr_html_(self) -> str:
+        return prediction_table(self, self._from_logits is not None)
+
     def _require_classifier(self) -> None:
         if self._from_logits is None:
             raise ValueError(
@@ -180,7 +191,9 @@ class Predictions:
             )
 
 
-def _progress(add: Callable, num_samples: int, verbose: int | str) -> Callable:
+def _progress(
+    add: Callable[..., Any], num_samples: int, verbose: int | str
+) -> Callable[..., Any]:
     """`add` with a progress bar over the samples."""
     if verbose == 0:
         return add
@@ -193,7 +206,7 @@ def _progress(add: Callable, num_samples: int, verbose: int | str) -> Callable:
     return add_and_tell
 
 
-def _as_list(value: Any) -> list:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if np.iterable(value) else [value]
 
 

@@ -9,6 +9,7 @@ from unittest import mock
 
 import keras
 import pytest
+from backends import KERAS
 from keras.src import backend
 from keras.src import layers
 from torch_params import WithKLWeight
@@ -108,6 +109,10 @@ def suites(module):
 
 def names_of_tests(cls):
     return unittest.defaultTestLoader.getTestCaseNames(cls)
+
+
+if KERAS < (3, 15):  # Not every version ships its tests.
+    pytest.importorskip("keras.src.layers.core.dense_test")
 
 
 class WithNoiseWeights(WithKLWeight):

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from backends import KERAS
 
 import keras_vdrop
 from keras_vdrop import metrics
@@ -210,6 +211,8 @@ def test_masks_and_weights_are_those_of_keras(name, weighted, has_mask):
     if has_mask and weighted in ("examples", "column"):
         # `test_masked_positions_do_not_count` has these.
         pytest.skip("Keras 3.15 fails, for columns on torch alone")
+    if has_mask and weighted == "no" and KERAS < (3, 12):
+        pytest.skip("Keras 3.10 ignores a mask that comes without weights")
     probabilities, labels, weights, mask = sequences()
     weights = {
         "no": None,

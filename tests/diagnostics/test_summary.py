@@ -11,7 +11,8 @@ from keras_vdrop import summary
 
 def lines_of(model, **arguments):
     lines = []
-    assert summary(model, print_fn=lines.append, **arguments) is None
+    found = summary(model, print_fn=lines.append, **arguments)
+    assert str(found) == "\n".join(lines)
     return lines
 
 

@@ -214,7 +214,9 @@ def test_stateful_layers_keep_the_state_that_keras_keeps():
     model.fit(X, np.zeros((2, 4)), batch_size=2, verbose=0)
     plain = keras_vdrop.to_deterministic(model)
     assert plain.layers[0].stateful
-    layer.reset_state()
+    # Not by `reset_state`, which Keras 3.10 cannot do with a recent jax.
+    for state in layer.states:
+        state.assign(np.zeros(state.shape))
     for _ in range(2):
         np.testing.assert_array_equal(
             model.predict(X, batch_size=2, verbose=0),

@@ -395,7 +395,10 @@ def test_other_layers_that_adapt():
     normalization = layers.Normalization()
     normalization.adapt(data)
     bins = layers.Discretization(num_bins=3)
-    bins.adapt(data)
+    try:
+        bins.adapt(data)
+    except ImportError:
+        pytest.skip("Keras before 3.15 needs tensorflow for this")
     model = model_of(normalization, bins, layers.Dense(2))
     converted = to_variational(model, verbose=0)
     assert_same(model, converted)

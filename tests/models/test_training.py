@@ -271,6 +271,7 @@ def test_weight_averaging_of_the_paper(tmp_path):
 
 
 def test_the_usual_callbacks(tmp_path):
+    pytest.importorskip("tensorflow", reason="The callback TensorBoard has it")
     model = compiled(mlp())
     rates = []
     callbacks = [

@@ -24,7 +24,7 @@ from keras_vdrop.core import validation
 from keras_vdrop.layers.base import VariationalLayer
 
 # By the identity of a cell: the noise of the sequence that it is at.
-_drawn: contextvars.ContextVar[Mapping] = contextvars.ContextVar(
+_drawn: contextvars.ContextVar[Mapping[Any, Any]] = contextvars.ContextVar(
     "keras_vdrop_sequence_noise", default=types.MappingProxyType({})
 )
 # The cells that are at a step now.
