@@ -21,9 +21,18 @@ REQUIRED = {
     "VariationalConv3D": {"filters": 4, "kernel_size": 2},
     "VariationalDepthwiseConv2D": {"kernel_size": 2},
     "VariationalEinsumDense": {"equation": "ab,bc->ac", "output_shape": 4},
+    "VariationalEmbedding": {"input_dim": 5, "output_dim": 4},
+    "VariationalReversibleEmbedding": {"input_dim": 5, "output_dim": 4},
+    "VariationalMultiHeadAttention": {"num_heads": 2, "key_dim": 4},
+    "VariationalGroupQueryAttention": {
+        "head_dim": 4,
+        "num_query_heads": 2,
+        "num_key_value_heads": 1,
+    },
     "VariationalLSTM": {"units": 4},
     "VariationalLSTMCell": {"units": 4},
     "VariationalDropout": {},
+    "Variational": {"layer": keras.layers.Dense(4)},
 }
 # The shape of a batch of inputs, without its size.
 INPUTS = {
@@ -47,7 +56,7 @@ def make(name, /, **arguments):
 
 ARGUMENTS = {
     "rate": 0.3,
-    "granularity": "input",
+    "granularity": "layer",
     "adaptive": False,
     "max_alpha": 0.9,
     "num_examples": 12,
@@ -64,7 +73,10 @@ def test_arguments_are_attributes(name):
     assert layer.prior.divergence is keras_vdrop.divergence.lower_bound
     one_for_inputs = "LSTM" in name or name == "VariationalDropout"
     noise = "correlated" if one_for_inputs else "independent"
-    assert (layer.noise, layer.estimator) == (noise, "local")
+    assert layer.noise == noise
+    assert layer.estimator == ("batch" if name == "Variational" else "local")
+    if name != "Variational":  # It knows no inputs.
+        assert make(name, granularity="input").granularity == "input"
 
 
 @every_layer

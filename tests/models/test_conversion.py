@@ -498,7 +498,10 @@ def test_converted_model_trains():
         ({"filter": "dense"}, "argument `filter`. Expected a function"),
         ({"filter": lambda layer: None}, "It returned None for layer 'a'"),
         ({"filter": lambda layer: {"units": 3}}, r"\['units'\]"),
-        ({"filter": lambda layer: False}, "a Dense or a Conv layer that"),
+        (
+            {"filter": lambda layer: False},
+            "a variational form and that",
+        ),
         ({"units": 3}, r"Received: layer_arguments=\['units'\]"),
         ({"name": "a"}, "What the plain layer has is kept"),
         ({"rate": 2.0}, "argument `rate`"),
