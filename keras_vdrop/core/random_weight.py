@@ -16,6 +16,10 @@ from keras_vdrop.core import validation
 from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.axes import Axes
 from keras_vdrop.core.dtypes import at_least_float32
+from keras_vdrop.core.hooks import InitialNoise
+from keras_vdrop.core.hooks import KLLoss
+from keras_vdrop.core.hooks import Limit
+from keras_vdrop.core.hooks import NumExamplesCheck
 from keras_vdrop.core.seeds import InitialState
 from keras_vdrop.core.seeds import NoiseGenerator
 
@@ -55,7 +59,7 @@ class RandomWeight(keras.Layer):
         # and `kl_weight` belongs to the training and not to the weights.
         self._untracked = types.SimpleNamespace(mean=None, kl_weight=None)
         self._posterior: posteriors.Independent | None = None
-        self.num_examples_check = _NumExamplesCheck(self)
+        self.num_examples_check = NumExamplesCheck(self)
 
     def attach(self, mean: Any, axes: Axes) -> None:
         """Makes a variable random, or a scale of 1 if it is `None`."""
@@ -71,12 +75,12 @@ class RandomWeight(keras.Layer):
         self.variable = self.add_weight(
             name=self.posterior.variable_name,
             shape=self.posterior.shape,
-            initializer=_InitialNoise(self),
+            initializer=InitialNoise(self),
             dtype=dtype,
             trainable=self.adaptive,
             autocast=False,
-            regularizer=_KLLoss(self),
-            constraint=None if self.limit is None else _Limit(self),
+            regularizer=KLLoss(self),
+            constraint=None if self.limit is None else Limit(self),
         )
         # A weight, unlike the state of Keras's generators: a training that is
         # resumed goes on with the noise it would have had.
@@ -110,7 +114,7 @@ class RandomWeight(keras.Layer):
     def reset_noise(self) -> None:
         """Gives the noise its initial rate, for the mean of now."""
         if self.built:
-            initial = _InitialNoise(self)
+            initial = InitialNoise(self)
             variable = self.variable
             variable.assign(initial(variable.shape, variable.dtype))
 
@@ -289,62 +293,3 @@ class RandomWeight(keras.Layer):
         self.num_examples = num_examples
         self.kl_downscale = kl_downscale
         self.scale_kl(1.0)
-
-
-# Instances and not methods or functions: Keras keeps weak references to
-# initializers (3.15, backend/jax/core.py), and before 3.15 it takes no others.
-class _InitialNoise(keras.initializers.Initializer):
-    def __init__(self, weight: RandomWeight):
-        self.weight = weight
-
-    def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        rate = self.weight.rate
-        log_alpha = ops.full(shape, math.log(rate / (1 - rate)), dtype)
-        return self.weight.posterior.from_log_alpha(
-            log_alpha, self.weight.mean_variable
-        )
-
-
-class _KLLoss(keras.regularizers.Regularizer):
-    def __init__(self, weight: RandomWeight):
-        self.weight = weight
-
-    def __call__(self, x: Any) -> Any:
-        return self.weight.kl_loss()
-
-
-class _NumExamplesCheck(keras.metrics.Metric):
-    """Refuses `fit` and `evaluate` without the number of examples.
-
-    Keras resets the metrics of all layers before each epoch and each
-    evaluation. On jax that is the last moment before it moves the variables
-    out of the model (3.15, backend/jax/trainer.py): an error in the compiled
-    step would lose them.
-    """
-
-    def __init__(self, weight: RandomWeight):
-        super().__init__(name="num_examples_check")
-        # A layer as an attribute would be saved as a part of this.
-        self._hidden = types.SimpleNamespace(weight=weight)
-
-    def reset_state(self) -> None:
-        weight = self._hidden.weight
-        learned = weight.adaptive and weight.trainable
-        if learned and weight.num_examples is None:
-            raise weight.unknown_num_examples()
-
-    def result(self) -> dict:
-        return {}  # Nothing for the logs.
-
-
-class _Limit(keras.constraints.Constraint):
-    def __init__(self, weight: RandomWeight):
-        self.weight = weight
-
-    def __call__(self, w: Any) -> Any:
-        weight = self.weight
-        assert weight.limit is not None
-        bound = weight.posterior.from_log_alpha(
-            math.log(weight.limit), weight.mean_variable
-        )
-        return backend.at_most(ops.convert_to_tensor(w), bound)

@@ -13,9 +13,13 @@ from keras import ops
 
 from keras_vdrop import backend
 from keras_vdrop.core import validation
-from keras_vdrop.core.estimators import ESTIMATORS
 from keras_vdrop.core.seeds import InitialState
-from keras_vdrop.models.traversal import every_layer
+from keras_vdrop.diagnostics.gradient_variance_arguments import check_estimators
+from keras_vdrop.diagnostics.gradient_variance_arguments import check_model
+from keras_vdrop.diagnostics.gradient_variance_arguments import chosen_layers
+from keras_vdrop.diagnostics.gradient_variance_arguments import (
+    number_of_examples,
+)
 from keras_vdrop.models.traversal import variational_layers
 
 
@@ -102,10 +106,10 @@ def gradient_variance(
     >>> found["batch"]["dense"].variance > found["none"]["dense"].variance
     True
     """
-    _check_model(model)
-    layers = _chosen_layers(model, layers)
-    estimators = _check_estimators(estimators)
-    size = _size(x, y)
+    check_model(model)
+    layers = chosen_layers(model, layers)
+    estimators = check_estimators(estimators)
+    size = number_of_examples(x, y)
     batch_size = validation.check_count("batch_size", batch_size)
     if batch_size > size:
         raise validation.invalid(
@@ -243,71 +247,3 @@ def _as_it_was(model: keras.Model) -> Iterator[None]:
 
 def _state(model: keras.Model) -> list[Any]:
     return [*model.non_trainable_variables, *model.metrics_variables]
-
-
-def _check_model(model: Any) -> None:
-    if not isinstance(model, keras.Model):
-        raise validation.invalid("model", "a keras.Model", model)
-    if not (model.built and model.compiled):
-        raise validation.invalid(
-            "model",
-            "a model that is built and compiled",
-            model,
-            "Call `model.compile` with the loss, and the model on some data.",
-        )
-
-
-def _check_estimators(estimators: Any) -> list[str]:
-    choices = (*ESTIMATORS, "none")
-    if isinstance(estimators, str) or not estimators:
-        raise validation.invalid(
-            "estimators", f"a list of some of {choices}", estimators
-        )
-    return [
-        validation.check_choice("estimators", estimator, choices)
-        for estimator in estimators
-    ]
-
-
-def _chosen_layers(model: keras.Model, layers: Any) -> list[Any]:
-    """The layers themselves, of which some may be given by name."""
-    chosen: list[Any]
-    if layers is None:
-        chosen = [
-            layer
-            for layer in variational_layers(model)
-            if hasattr(layer, "kernel")
-        ]
-    else:
-        if isinstance(layers, (str, keras.Layer)):
-            layers = [layers]
-        every = every_layer(model)
-        chosen = [
-            next((x for x in every if wanted is x or wanted == x.name), None)
-            for wanted in layers
-        ]
-    names = {getattr(layer, "name", layer) for layer in chosen}
-    for layer in chosen:
-        kernel = getattr(layer, "kernel", None)
-        if kernel is None or not kernel.trainable:
-            raise validation.invalid(
-                "layers",
-                "layers of the model with a trainable kernel, or their names",
-                layers,
-            )
-    if not chosen or len(names) < len(chosen):
-        raise validation.invalid(
-            "layers",
-            "at least one layer with a kernel, each with a name of its own",
-            layers,
-        )
-    return chosen
-
-
-def _size(x: Any, y: Any) -> int:
-    sizes = {len(array) for array in keras.tree.flatten((x, y))}
-    if len(sizes) != 1:
-        raise validation.invalid(
-            "y", "as many examples as in `x`", sorted(sizes)
-        )
-    return sizes.pop()

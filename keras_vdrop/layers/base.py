@@ -13,15 +13,15 @@ from keras_vdrop.core import sampling
 from keras_vdrop.core import validation
 from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.axes import Axes
-from keras_vdrop.core.priors import Prior
 from keras_vdrop.core.random_weight import RandomWeight
 from keras_vdrop.core.seeds import check_seed
 from keras_vdrop.core.seeds import recomputed
+from keras_vdrop.layers.noise_view import NoiseView
 
 UNSUPPORTED = ("lora_rank", "lora_alpha", "quantization_config")
 
 
-class VariationalLayer:
+class VariationalLayer(NoiseView):
     """Mixin: a Keras layer some of whose weights are random while it trains.
 
     Put it before a Keras layer class. A layer with a linear map is its axes
@@ -62,12 +62,8 @@ class VariationalLayer:
     # A function of inputs and any kernel, linear in both, or `None`. Of maps
     # that apply in turn a dict by the name of the variable.
     linear: Any = None
-    # The estimators that make sense, and why no others.
+    # The estimators that make sense.
     estimators: tuple[str, ...] = tuple(estimators.ESTIMATORS)
-    noise_arguments: NoiseArguments
-    # Of the Keras layer.
-    name: str
-    built: bool
 
     def __init__(
         self,
@@ -161,12 +157,7 @@ class VariationalLayer:
             name: getattr(self, f"{name}_noise") for name in self.axes_by_name()
         }
 
-    @property
-    def random_weights(self) -> list[RandomWeight]:
-        """The noise of each random variable of the layer and of its parts."""
-        return list(self.weights_by_name().values())
-
-    def linear_maps(self) -> list[tuple[RandomWeight, Callable]]:
+    def linear_maps(self) -> list[tuple[RandomWeight, Callable[..., Any]]]:
         """The linear maps that apply in turn, each with its random weight."""
         linear = self.linear
         if linear is None:
@@ -243,135 +234,6 @@ class VariationalLayer:
                 return layer_call(*args, **kwargs)
 
         return lambda *args, **_: remat(call, *args)(*args)
-
-    # The arguments, as attributes.
-    @property
-    def rate(self) -> float:
-        return self.noise_arguments.rate
-
-    @property
-    def noise(self) -> str:
-        return self.noise_arguments.noise
-
-    @property
-    def granularity(self) -> str:
-        return self.noise_arguments.granularity
-
-    @property
-    def adaptive(self) -> bool:
-        return self.noise_arguments.adaptive
-
-    @property
-    def max_alpha(self) -> float | None:
-        return self.noise_arguments.max_alpha
-
-    @property
-    def prior(self) -> Prior:
-        return self.noise_arguments.prior
-
-    @property
-    def parameterization(self) -> str:
-        return self.noise_arguments.parameterization
-
-    @property
-    def estimator(self) -> str:
-        return self.noise_arguments.estimator
-
-    @estimator.setter
-    def estimator(self, name: str) -> None:
-        validation.check_choice("estimator", name, self.estimators)
-        arguments = self.noise_arguments
-        before, arguments.estimator = arguments.estimator, name
-        try:
-            self.check_noise()
-        except ValueError:
-            arguments.estimator = before
-            raise
-
-    # What a user asks of a layer.
-    @property
-    def log_alpha(self) -> Any:
-        """Log alpha: a variable, or a tensor where it is derived from some."""
-        return self._only(lambda weight: weight.log_alpha_variable())
-
-    @property
-    def log_variance(self) -> Any:
-        """The variable of the additive posterior, or `None`."""
-        if self.parameterization == "multiplicative":
-            return None
-        return self._only(lambda weight: weight.variable)
-
-    @property
-    def kl_weight(self) -> Any:
-        """The variable by which the KL is multiplied, once it is built."""
-        weights = self.random_weights
-        return weights[0].kl_weight if weights else None
-
-    @property
-    def num_examples(self) -> int | None:
-        return self.noise_arguments.num_examples
-
-    @property
-    def kl_downscale(self) -> float:
-        return self.noise_arguments.kl_downscale
-
-    def kl(self) -> float:
-        """The KL of the layer's posterior from its prior of now, in nats."""
-        self._require_built("KL")
-        return sum(
-            float(ops.convert_to_numpy(weight.kl_tensor()))
-            for weight in self.random_weights
-        )
-
-    def dropout_rates(self) -> Any:
-        """The rates `p = alpha / (1 + alpha)` of now, as a numpy array.
-
-        A layer with several random variables has a dict of arrays by name.
-        """
-        self._require_built("dropout rates")
-        return self._only(
-            lambda weight: ops.convert_to_numpy(ops.sigmoid(weight.log_alpha()))
-        )
-
-    def scale_kl(self, share: float) -> None:
-        """Sets `kl_weight` to a share of its full value, built or not."""
-        self.noise_arguments.kl_share = share
-        for weight in self.random_weights:
-            weight.scale_kl(share)
-
-    def set_num_examples(
-        self, num_examples: int, kl_downscale: float = 1.0
-    ) -> None:
-        """Weighs the KL by `1 / (num_examples * kl_downscale)` from now on."""
-        arguments = self.noise_arguments
-        num_examples = validation.check_count("num_examples", num_examples)
-        kl_downscale = validation.check_positive("kl_downscale", kl_downscale)
-        arguments.num_examples = num_examples
-        arguments.kl_downscale = kl_downscale
-        arguments.kl_share = 1.0
-        for weight in self.random_weights:
-            weight.set_num_examples(num_examples, kl_downscale)
-
-    def reset_noise(self) -> None:
-        """Gives the noise its initial rate, for the weights of now."""
-        for weight in self.random_weights:
-            weight.reset_noise()
-
-    def _only(self, read: Callable[..., Any]) -> Any:
-        """Of the one random variable, or a dict by the names of several."""
-        found = {
-            name: read(weight)
-            for name, weight in self.weights_by_name().items()
-        }
-        return found if len(found) > 1 else next(iter(found.values()))
-
-    def _require_built(self: Any, what: str) -> None:
-        if not self.built:
-            raise ValueError(
-                f"Layer '{self.name}' has no {what} before it is built. Call "
-                "it, or its model, on some data first, or give the model a "
-                "`keras.Input`."
-            )
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()  # type: ignore[misc]

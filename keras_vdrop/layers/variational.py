@@ -1,7 +1,6 @@
 """Noise on the weights of any layer."""
 
 import types
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from keras_vdrop.core import estimators
 from keras_vdrop.core import validation
 from keras_vdrop.core.axes import Axes
 from keras_vdrop.core.random_weight import RandomWeight
+from keras_vdrop.layers import inside
 from keras_vdrop.layers.base import VariationalLayer
 
 
@@ -157,7 +157,9 @@ class Variational(VariationalLayer, keras.layers.Wrapper):
     @property
     def estimators(self) -> tuple[str, ...]:  # type: ignore[override]
         """Those that make sense for the layer inside."""
-        return ("batch",) if _has_state(self.layer) else ("batch", "example")
+        if inside.has_state(self.layer):
+            return ("batch",)
+        return ("batch", "example")
 
     def axes_by_name(self) -> dict[str, str]:
         return {}  # Which weights there are is known when they are built.
@@ -175,7 +177,7 @@ class Variational(VariationalLayer, keras.layers.Wrapper):
 
     def _build_layer(self, args: Any, kwargs: Any) -> None:
         """Builds the layer as Keras does, which knows how for each layer."""
-        args, kwargs = keras.tree.map_structure(_symbolic, (args, kwargs))
+        args, kwargs = keras.tree.map_structure(inside.symbolic, (args, kwargs))
         self._inputs.args, self._inputs.kwargs = args, kwargs
         if not all(layer.built for layer in self.layer._flatten_layers()):
             kwargs = {k: v for k, v in kwargs.items() if k != "training"}
@@ -188,7 +190,7 @@ class Variational(VariationalLayer, keras.layers.Wrapper):
             )
             self._build_layer((inputs,), {})
         _check_plain(self.layer)
-        if self.estimator == "example" and _has_state(self.layer):
+        if self.estimator == "example" and inside.has_state(self.layer):
             raise validation.invalid(
                 "estimator",
                 "'batch' for a layer with a state",
@@ -197,8 +199,8 @@ class Variational(VariationalLayer, keras.layers.Wrapper):
                 "trained, such as moving averages or the seed of dropout, "
                 "which belong to a whole minibatch.",
             )
-        for name, variable in self._chosen():
-            attribute = _unused(f"{variable.name}_noise", self)
+        for name, variable in inside.choose(self.layer, self._chosen_weights):
+            attribute = inside.unused(f"{variable.name}_noise", self)
             weight = RandomWeight(
                 self.noise_arguments,
                 owner=self.name,
@@ -210,39 +212,6 @@ class Variational(VariationalLayer, keras.layers.Wrapper):
             self._attributes.by_name[name] = attribute
             axes = " ".join(f"w{n}" for n in range(len(variable.shape)))
             weight.attach(variable, Axes(f"..., {axes} -> ...", variable.shape))
-
-    def _chosen(self) -> list[tuple[str, Any]]:
-        """The names and the variables that get noise."""
-        every = dict(_variables(self.layer))
-        if self._chosen_weights is None:
-            made_trainable = _made_trainable(self.layer)
-            chosen = [
-                (name, variable)
-                for name, variable in every.items()
-                if id(variable) in made_trainable
-                and len(variable.shape) >= 2
-                # That of a GRU has two axes.
-                and not variable.name.endswith("bias")
-                and keras.backend.is_float_dtype(variable.dtype)
-            ]
-            if chosen:
-                return chosen
-        names = self._chosen_weights or []
-        for name in names:
-            if not any(_ends(path, name) for path in every):
-                break
-        else:
-            if names:
-                return [
-                    (path, variable)
-                    for path, variable in every.items()
-                    if any(_ends(path, name) for name in names)
-                ]
-        raise validation.invalid(
-            "weights",
-            f"some of the weights of layer '{self.layer.name}', {list(every)}",
-            self._chosen_weights,
-        )
 
     def call(
         self,
@@ -283,10 +252,10 @@ class Variational(VariationalLayer, keras.layers.Wrapper):
         if self._inputs.args is None:
             return None
         inputs = [list(self._inputs.args), self._inputs.kwargs]
-        return {"inputs": keras.tree.map_structure(_to_text, inputs)}
+        return {"inputs": keras.tree.map_structure(inside.to_text, inputs)}
 
     def build_from_config(self, config: dict[str, Any]) -> None:
-        inputs = keras.tree.map_structure(_from_text, config["inputs"])
+        inputs = keras.tree.map_structure(inside.from_text, config["inputs"])
         self._build_layer(*inputs)
         self.build()
 
@@ -306,70 +275,11 @@ def _check_names(weights: Any) -> list[str] | None:
 
 
 def _check_plain(layer: keras.Layer) -> None:
-    for inside in layer._flatten_layers():
-        if isinstance(inside, VariationalLayer):
+    for part in layer._flatten_layers():
+        if isinstance(part, VariationalLayer):
             raise validation.invalid(
                 "layer",
                 "a layer without variational layers in it",
                 layer,
-                f"Layer '{inside.name}' has noise of its own.",
+                f"Layer '{part.name}' has noise of its own.",
             )
-
-
-def _symbolic(x: Any) -> Any:
-    """A symbolic tensor in the place of a tensor or an array."""
-    if hasattr(x, "shape") and hasattr(x, "dtype"):
-        dtype = keras.backend.standardize_dtype(x.dtype)
-        return keras.KerasTensor(x.shape, dtype)
-    return x
-
-
-def _to_text(x: Any) -> Any:
-    """Of a symbolic tensor, for JSON: `"tensor float32 None 3"`."""
-    if not isinstance(x, keras.KerasTensor):
-        return x
-    return " ".join(map(str, ("tensor", x.dtype, *x.shape)))
-
-
-def _from_text(text: Any) -> Any:
-    """The inverse of `_to_text`."""
-    if not isinstance(text, str) or not text.startswith("tensor "):
-        return text
-    _, dtype, *sizes = text.split()
-    shape = [None if size == "None" else int(size) for size in sizes]
-    return keras.KerasTensor(shape, dtype)
-
-
-def _variables(layer: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The weights of a layer, each with its path inside the layer."""
-    for variable in layer._trainable_variables + layer._non_trainable_variables:
-        yield f"{path}{variable.name}", variable
-    for child in layer._flatten_layers(include_self=False, recursive=False):
-        yield from _variables(child, f"{path}{child.name}/")
-
-
-def _made_trainable(layer: Any) -> set[int]:
-    # Not those that are trainable now: a layer may be frozen when it is saved.
-    return {
-        id(variable)
-        for inside in layer._flatten_layers()
-        for variable in inside._trainable_variables
-    }
-
-
-def _has_state(layer: Any) -> bool:
-    trained = _made_trainable(layer)
-    return any(id(variable) not in trained for variable in layer.variables)
-
-
-def _ends(path: str, name: str) -> bool:
-    return f"/{path}".endswith(f"/{name}")
-
-
-def _unused(name: str, owner: Any) -> str:
-    """A name that no attribute has yet."""
-    number, found = 0, name
-    while hasattr(owner, found):
-        number += 1
-        found = f"{name}_{number}"
-    return found

@@ -1,12 +1,10 @@
 """From plain Keras models to variational ones, and back."""
 
-import collections
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_vdrop.core import arguments as noise_arguments
 from keras_vdrop.core import validation
 from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.seeds import check_seed
@@ -16,11 +14,15 @@ from keras_vdrop.layers.in_place import make_variational
 from keras_vdrop.layers.variational import Variational
 from keras_vdrop.models import pruning
 from keras_vdrop.models.batch_normalization import update_batch_normalization
+from keras_vdrop.models.conversion_arguments import check_arguments
+from keras_vdrop.models.conversion_arguments import check_filter
+from keras_vdrop.models.conversion_arguments import check_model
+from keras_vdrop.models.conversion_arguments import choose
+from keras_vdrop.models.conversion_report import report_conversion
 from keras_vdrop.models.converted import mark_owners
 from keras_vdrop.models.plain_form import plain_form
 from keras_vdrop.models.rebuild import copy_weights
 from keras_vdrop.models.rebuild import layer_pairs
-from keras_vdrop.models.rebuild import own_weights
 from keras_vdrop.models.rebuild import rebuild
 from keras_vdrop.models.traversal import every_layer
 from keras_vdrop.models.traversal import variational_layers
@@ -92,7 +94,7 @@ def to_deterministic(
 
     - [Molchanov, Ashukha, Vetrov, 2017](https://arxiv.org/abs/1701.05369)
     """
-    _check_model(model)
+    check_model(model)
     validation.check_bool("safe_mode", safe_mode)
     if prune is not None:
         prune = validation.check_limit("prune", prune)
@@ -180,9 +182,9 @@ def to_variational(
     >>> model.get_layer("scores").rate
     0.1
     """
-    _check_model(model)
-    _check_filter(filter)
-    _check_arguments(layer_arguments)
+    check_model(model)
+    check_filter(filter)
+    check_arguments(layer_arguments)
     validation.check_bool("safe_mode", safe_mode)
     seed = check_seed(layer_arguments.get("seed"))
     replaced: list[keras.Layer] = []
@@ -197,7 +199,7 @@ def to_variational(
 
     def arguments_for(layer: keras.Layer) -> dict | None:
         free = has_form(layer) and id(layer) not in inside
-        chosen = _choose(filter, layer) if free else None
+        chosen = choose(filter, layer) if free else None
         if chosen is None:
             return None
         arguments = {**layer_arguments, **chosen}
@@ -241,7 +243,7 @@ def to_variational(
             # The variance of the additive posterior depends on the kernel.
             other.reset_noise()
     if verbose:
-        _report(replaced, converted)
+        report_conversion(replaced, converted)
     return converted
 
 
@@ -258,88 +260,3 @@ def _plain(layer: keras.Layer, serialized: dict) -> Any:
             "build_config": build_config,
         }
     return plain_form(layer) if isinstance(layer, VariationalLayer) else None
-
-
-def _choose(filter: Callable | None, layer: keras.Layer) -> dict | None:
-    """The arguments for the layer, or `None` to leave it as it is."""
-    chosen = True if filter is None else filter(layer)
-    if isinstance(chosen, dict):
-        _check_arguments(chosen)
-        return chosen
-    if chosen not in (True, False):
-        raise validation.invalid(
-            "filter",
-            "a function that returns True, False or a dict of arguments",
-            filter,
-            f"It returned {chosen!r} for layer '{layer.name}'.",
-        )
-    return {} if chosen else None
-
-
-def _report(replaced: list, converted: keras.Model) -> None:
-    left = [
-        layer
-        for layer in every_layer(converted)
-        if own_weights(layer) and not isinstance(layer, VariationalLayer)
-    ]
-    kinds = ", ".join(
-        f"{len(layers)} {kind}" for kind, layers in _by_class(replaced)
-    )
-    print(f"{_count(replaced, 'layer')} replaced: {kinds}")
-    if left:
-        print(f"{_count(left, 'layer')} with weights left alone:")
-    for kind, layers in _by_class(left):
-        names = ", ".join(layer.name for layer in layers[:3])
-        more = f", and {len(layers) - 3} more" if len(layers) > 3 else ""
-        print(f"  {len(layers)} {kind}: {names}{more}")
-
-
-def _by_class(layers: list) -> Any:
-    groups = collections.defaultdict(list)
-    for layer in layers:
-        groups[type(layer).__name__].append(layer)
-    return groups.items()
-
-
-def _count(items: list, noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
-
-
-def _check_model(model: keras.Model) -> None:
-    try:
-        if not isinstance(model, keras.Model):
-            raise NotImplementedError("It is none.")
-        model.get_config()
-    except NotImplementedError as error:
-        raise validation.invalid(
-            "model",
-            "a keras.Model with a config, from which it can be built again",
-            model,
-            str(error),
-        ) from error
-    graph = isinstance(model, (keras.Function, keras.Sequential))
-    if not model.built and not graph:
-        raise validation.invalid(
-            "model",
-            "a built model",
-            model,
-            "Call it on some data first.",
-        )
-
-
-def _check_filter(filter: Any) -> None:
-    if filter is not None and not callable(filter):
-        raise validation.invalid(
-            "filter", "a function of a layer, or None", filter
-        )
-
-
-def _check_arguments(arguments: dict) -> None:
-    unknown = sorted(set(arguments) - set(noise_arguments.NAMES))
-    if unknown:
-        raise validation.invalid(
-            "layer_arguments",
-            f"some of {sorted(noise_arguments.NAMES)}",
-            unknown,
-            "What the plain layer has is kept.",
-        )

@@ -28,6 +28,14 @@ REQUIRED = {
     "VariationalSeparableConv1D": {"filters": 4, "kernel_size": 2},
     "VariationalSeparableConv2D": {"filters": 4, "kernel_size": 2},
     "VariationalEinsumDense": {"equation": "ab,bc->ac", "output_shape": 4},
+    "VariationalEmbedding": {"input_dim": 5, "output_dim": 4},
+    "VariationalReversibleEmbedding": {"input_dim": 5, "output_dim": 4},
+    "VariationalMultiHeadAttention": {"num_heads": 2, "key_dim": 4},
+    "VariationalGroupQueryAttention": {
+        "head_dim": 4,
+        "num_query_heads": 2,
+        "num_key_value_heads": 1,
+    },
     "VariationalLSTM": {"units": 4},
     "VariationalLSTMCell": {"units": 4},
     "VariationalGRU": {"units": 4},
@@ -38,6 +46,7 @@ REQUIRED = {
     "VariationalConvLSTM2D": {"filters": 4, "kernel_size": 2},
     "VariationalConvLSTM3D": {"filters": 4, "kernel_size": 2},
     "VariationalDropout": {},
+    "Variational": {"layer": keras.layers.Dense(4)},
 }
 # The shape of a batch of inputs, without its size.
 INPUTS = {
@@ -75,7 +84,7 @@ def make(name, /, **arguments):
 
 ARGUMENTS = {
     "rate": 0.3,
-    "granularity": "input",
+    "granularity": "layer",
     "adaptive": False,
     "max_alpha": 0.9,
     "num_examples": 12,
@@ -92,7 +101,10 @@ def test_arguments_are_attributes(name):
     assert layer.prior.divergence is keras_vdrop.divergence.lower_bound
     one_for_inputs = RECURRENT.search(name) or name == "VariationalDropout"
     noise = "correlated" if one_for_inputs else "independent"
-    assert (layer.noise, layer.estimator) == (noise, "local")
+    assert layer.noise == noise
+    assert layer.estimator == ("batch" if name == "Variational" else "local")
+    if name != "Variational":  # It knows no inputs.
+        assert make(name, granularity="input").granularity == "input"
 
 
 @every_layer

@@ -194,7 +194,16 @@ def test_noise_of_each_projection_is_its_own(case, seed):
 
 
 @every_layer
-@pytest.mark.parametrize("estimator", ["local", "batch", "example", "flipout"])
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        "local",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("batch", "example", "flipout")
+        ),
+    ],
+)
 def test_learns(case, estimator):
     inputs = keras.Input((4, 5))
     layer = make(case, estimator=estimator, rate=0.2)

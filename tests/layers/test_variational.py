@@ -359,3 +359,17 @@ def test_loaded_in_a_new_process(tmp_path):
     model = keras.Sequential([keras.Input((4, 5)), layer])
     model.save(tmp_path / "model.keras")
     run_python(NEW_PROCESS, tmp_path / "model.keras")
+
+
+def test_a_shared_weight_has_one_noise():
+    shared = keras.layers.Dense(5, name="shared")
+    twice = keras.Sequential(
+        [
+            keras.Input((5,)),
+            keras.Sequential([shared], name="first"),
+            keras.Sequential([shared], name="second"),
+        ]
+    )
+    layer = keras_vdrop.Variational(twice)
+    layer(X, training=True)
+    assert list(layer.weights_by_name()) == ["first/shared/kernel"]

@@ -502,7 +502,7 @@ def test_converted_model_trains():
         ({"filter": lambda layer: {"units": 3}}, r"\['units'\]"),
         (
             {"filter": lambda layer: False},
-            "layer that has a variational form",
+            "a variational form and that",
         ),
         ({"units": 3}, r"Received: layer_arguments=\['units'\]"),
         ({"name": "a"}, "What the plain layer has is kept"),

@@ -1,0 +1,73 @@
+"""What Keras asks of the variable of the noise: where it begins, its loss, its
+limit, and whether training may begin.
+
+`weight` is the `RandomWeight` that the variable belongs to.
+"""
+
+import math
+import types
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vdrop import backend
+
+
+# Instances and not methods or functions: Keras keeps weak references to
+# initializers (3.15, backend/jax/core.py), and before 3.15 it takes no others.
+class InitialNoise(keras.initializers.Initializer):
+    def __init__(self, weight: Any):
+        self.weight = weight
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        rate = self.weight.rate
+        log_alpha = ops.full(shape, math.log(rate / (1 - rate)), dtype)
+        return self.weight.posterior.from_log_alpha(
+            log_alpha, self.weight.mean_variable
+        )
+
+
+class KLLoss(keras.regularizers.Regularizer):
+    def __init__(self, weight: Any):
+        self.weight = weight
+
+    def __call__(self, x: Any) -> Any:
+        return self.weight.kl_loss()
+
+
+class NumExamplesCheck(keras.metrics.Metric):
+    """Refuses `fit` and `evaluate` without the number of examples.
+
+    Keras resets the metrics of all layers before each epoch and each
+    evaluation. On jax that is the last moment before it moves the variables
+    out of the model (3.15, backend/jax/trainer.py): an error in the compiled
+    step would lose them.
+    """
+
+    def __init__(self, weight: Any):
+        super().__init__(name="num_examples_check")
+        # A layer as an attribute would be saved as a part of this.
+        self._hidden = types.SimpleNamespace(weight=weight)
+
+    def reset_state(self) -> None:
+        weight = self._hidden.weight
+        learned = weight.adaptive and weight.trainable
+        if learned and weight.num_examples is None:
+            raise weight.unknown_num_examples()
+
+    def result(self) -> dict:
+        return {}  # Nothing for the logs.
+
+
+class Limit(keras.constraints.Constraint):
+    def __init__(self, weight: Any):
+        self.weight = weight
+
+    def __call__(self, w: Any) -> Any:
+        weight = self.weight
+        assert weight.limit is not None
+        bound = weight.posterior.from_log_alpha(
+            math.log(weight.limit), weight.mean_variable
+        )
+        return backend.at_most(ops.convert_to_tensor(w), bound)
