@@ -7,6 +7,7 @@ import keras
 
 from keras_vdrop.core import arguments as noise_arguments
 from keras_vdrop.core.random_weight import RandomWeight
+from keras_vdrop.core.seeds import check_seed
 from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.layers.recurrent.base_cell import VariationalCell
 from keras_vdrop.layers.recurrent.base_cell import trains
@@ -24,6 +25,7 @@ class VariationalRecurrent(VariationalLayer):
     estimators = VariationalCell.estimators
 
     def __init__(self, **arguments: Any):
+        check_seed(arguments.get("seed"))
         names = set(noise_arguments.NAMES) - {"seed"}
         own = {k: v for k, v in arguments.items() if k not in names}
         # Only to check its arguments, and for what follows from them.
