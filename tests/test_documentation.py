@@ -9,6 +9,7 @@ import pkgutil
 import re
 import runpy
 
+import keras
 import pytest
 
 import keras_vdrop
@@ -16,6 +17,13 @@ from keras_vdrop.backend.missing import BACKENDS
 
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 ROOT = pathlib.Path(__file__).parent.parent
+
+
+def backend_of(module):
+    """Of `torch.py`, and of `torch_random.py`."""
+    return module.split(".")[-1].split("_")[0]
+
+
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(
@@ -23,8 +31,8 @@ MODULES = [
     )
     # A backend that is not installed cannot be imported.
     if not module.name.startswith("keras_vdrop.backend.")
-    or module.name.split(".")[-1] not in BACKENDS
-    or importlib.util.find_spec(module.name.split(".")[-1])
+    or backend_of(module.name) not in BACKENDS
+    or importlib.util.find_spec(backend_of(module.name))
 ]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OTHER_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"]
@@ -41,6 +49,8 @@ def examples_in(module):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_docstrings(module):
+    if module.endswith("reversible_embedding"):
+        assert keras.layers.ReversibleEmbedding  # Not in Keras 3.10.
     runner = doctest.DocTestRunner(
         optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     )

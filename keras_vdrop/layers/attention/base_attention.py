@@ -1,6 +1,7 @@
 """What the variational attention layers share."""
 
 import dataclasses
+import inspect
 from typing import Any
 
 import keras
@@ -18,6 +19,8 @@ PROJECTIONS = (
     "_value_dense",
     "_output_dense",
 )
+# Arguments that Keras 3.12 does not have and 3.15 has, with their defaults.
+NEWER_ARGUMENTS = {"sliding_window": None, "use_gate": False}
 
 
 class VariationalAttention(VariationalLayer):
@@ -26,6 +29,17 @@ class VariationalAttention(VariationalLayer):
     The noise is that of the projections, each with a seed of its own. The call
     is that of the Keras layer.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        known = inspect.signature(self.keras_class()).parameters
+        for name, default in NEWER_ARGUMENTS.items():
+            if name not in known and kwargs.pop(name, default) != default:
+                raise NotImplementedError(
+                    f"Keras {keras.__version__} has no argument `{name}` of "
+                    f"`{self.keras_class().__name__}`. Install a newer one: "
+                    "pip install --upgrade keras"
+                )
+        super().__init__(*args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Keras names the class of the projections in the code of `build`

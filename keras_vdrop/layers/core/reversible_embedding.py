@@ -16,10 +16,23 @@ PROJECTION = "... f, f t -> ... t"
 TIED_PROJECTION = "... f, t f -> ... t"
 
 
+class _Absent(keras.layers.Embedding):
+    """In place of a layer that this version of Keras does not have."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        raise NotImplementedError(
+            f"Keras {keras.__version__} has no "
+            "`keras.layers.ReversibleEmbedding`. Install a newer one: "
+            "pip install --upgrade keras"
+        )
+
+
+# Keras 3.10 does not have it, Keras 3.12 does.
+_Base: Any = getattr(keras.layers, "ReversibleEmbedding", _Absent)
+
+
 @keras.saving.register_keras_serializable(package="keras_vdrop")
-class VariationalReversibleEmbedding(
-    VariationalTable, keras.layers.ReversibleEmbedding
-):
+class VariationalReversibleEmbedding(VariationalTable, _Base):
     """A `ReversibleEmbedding` layer that learns its own dropout rates.
 
     While it trains, its table is random, `w ~ N(theta, alpha * theta**2)`. A
