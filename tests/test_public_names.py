@@ -107,6 +107,7 @@ MODULES = {
 # What a file names. A class that is renamed cannot be loaded any more.
 REGISTERED = [
     "BrierScore",
+    "Converted",
     "ExpectedCalibrationError",
     "NegativeLogLikelihood",
     "Normal",
