@@ -142,7 +142,7 @@ def check_samples(layer, x, drawn, mask=None):
         assert_same([value[rows] for value in found], expected)
 
 
-# The options are those of Keras's loop: on two layers, with both kinds of noise.
+# The options are those of the loop of Keras: on two layers, with both noises.
 SWEEP = [(case, posterior, "all") for case in CASES for posterior in POSTERIORS]
 SWEEP += [
     (case, posterior, option)
@@ -172,7 +172,7 @@ def test_a_sequence_has_one_sample_of_the_weights(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["layer", "output"])
-@pytest.mark.parametrize("case", [case for case in CASES if "conv" not in case])
+@every_case
 def test_with_a_mask(case, posterior, drawn):
     layer, x = build(case, **POSTERIORS[posterior], return_sequences=True)
     mask = np.ones(x.shape[:2], bool)
