@@ -166,7 +166,7 @@ class VariationalLayer:
         """The noise of each random variable of the layer and of its parts."""
         return list(self.weights_by_name().values())
 
-    def linear_maps(self) -> list[tuple[RandomWeight, Callable]]:
+    def linear_maps(self) -> list[tuple[RandomWeight, Callable[..., Any]]]:
         """The linear maps that apply in turn, each with its random weight."""
         linear = self.linear
         if linear is None:

@@ -172,7 +172,15 @@ def test_a_sequence_has_one_sample_of_the_weights(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["layer", "output"])
-@every_case
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in CASES
+        # A ConvLSTM of Keras 3.15 fails with a mask on jax.
+        if "conv" not in case or keras.backend.backend() != "jax"
+    ],
+)
 def test_with_a_mask(case, posterior, drawn):
     layer, x = build(case, **POSTERIORS[posterior], return_sequences=True)
     mask = np.ones(x.shape[:2], bool)

@@ -28,7 +28,7 @@ _drawn: contextvars.ContextVar[Mapping[Any, Any]] = contextvars.ContextVar(
     "keras_vdrop_sequence_noise", default=types.MappingProxyType({})
 )
 # The cells that are at a step now.
-_stepping: contextvars.ContextVar[frozenset] = contextvars.ContextVar(
+_stepping: contextvars.ContextVar[frozenset[int]] = contextvars.ContextVar(
     "keras_vdrop_stepping", default=frozenset()
 )
 # Whether the layer around a cell trains, where it has said so.

@@ -40,5 +40,7 @@ class VariationalConvLSTM(VariationalRecurrent):
 
     cell_class = VariationalConvLSTMCell
 
-    def make_cell(self, plain: Any, arguments: dict, **more: Any) -> Any:
+    def make_cell(
+        self, plain: Any, arguments: dict[str, Any], **more: Any
+    ) -> Any:
         return super().make_cell(plain, arguments, rank=plain.cell.rank, **more)

@@ -43,7 +43,9 @@ class VariationalRecurrent(VariationalLayer):
             for weight in cell.random_weights:
                 weight.salt += " backwards"
 
-    def make_cell(self, plain: Any, arguments: dict, **more: Any) -> Any:
+    def make_cell(
+        self, plain: Any, arguments: dict[str, Any], **more: Any
+    ) -> Any:
         """The variational form of the cell of a plain layer."""
         names = {*_arguments_of_cell(plain), *noise_arguments.NAMES}
         names |= {"dtype", "trainable"}

@@ -123,7 +123,9 @@ class VariationalGRUCell(VariationalCell, keras.layers.GRUCell):
         state = update * state + (1 - update) * self.activation(candidate)
         return state, [state] if isinstance(states, (list, tuple)) else state
 
-    def _masks(self: Any, inputs: Any, state: Any, training: bool) -> tuple:
+    def _masks(
+        self: Any, inputs: Any, state: Any, training: bool
+    ) -> tuple[Any, Any]:
         """Of dropout: one for all gates, one for each, or none."""
         on_inputs = on_state = None
         if training and 0 < self.dropout < 1:
@@ -133,7 +135,7 @@ class VariationalGRUCell(VariationalCell, keras.layers.GRUCell):
         return on_inputs, on_state
 
 
-def _gates(x: Any, masks: Any, kernel: Any, bias: Any, count: int) -> list:
+def _gates(x: Any, masks: Any, kernel: Any, bias: Any, count: int) -> list[Any]:
     """What some gates read, with masks as `_masks` gives them."""
     if isinstance(masks, list):
         kernels = ops.split(kernel, count, axis=-1)
