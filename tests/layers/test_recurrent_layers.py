@@ -58,7 +58,6 @@ OPTIONS = {
     "unroll": {"unroll": True, "bias_initializer": "ones"},
 }
 every_case = pytest.mark.parametrize("case", CASES)
-some_cases = pytest.mark.parametrize("case", ["gru", "conv_lstm1d"])
 NOT_TORCH = keras.backend.backend() != "torch"
 
 
@@ -141,15 +140,15 @@ def check_samples(layer, x, drawn, mask=None):
         plain = twin(layer, samples_of(layer.cell, drawn, example))
         expected = plain(x[rows], mask=None if mask is None else mask[rows])
         assert_same([value[rows] for value in found], expected)
-        # The same noise at each step, and other noise for each example.
-        assert np.abs(found[0][rows] - to_numpy(twin(layer)(x[rows]))[0]).any()
 
 
-SWEEP = [
+# The options are those of the loop of Keras: on two layers, with both noises.
+SWEEP = [(case, posterior, "all") for case in CASES for posterior in POSTERIORS]
+SWEEP += [
     (case, posterior, option)
-    for case in CASES
-    for posterior in POSTERIORS
+    for case, posterior in (("gru", "layer"), ("conv_lstm1d", "output"))
     for option in OPTIONS
+    if option != "all"
 ]
 
 
@@ -158,13 +157,10 @@ SWEEP = [
     [
         pytest.param(
             *some,
-            marks=[]
-            if some[1:] == ("input", "all") or some[0] == "gru_reset_before"
-            else [pytest.mark.slow],
+            marks=[pytest.mark.slow]
+            * (some[0] not in ("gru", "gru_reset_before", "conv_lstm1d")),
         )
         for some in SWEEP
-        # The options are those of Keras: each with one kind of noise.
-        if some[1] in ("layer", "output") or some[2] == "all"
     ],
 )
 def test_a_sequence_has_one_sample_of_the_weights(
@@ -176,14 +172,19 @@ def test_a_sequence_has_one_sample_of_the_weights(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["layer", "output"])
-@every_case
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in CASES
+        # A ConvLSTM of Keras 3.15 fails with a mask on jax.
+        if "conv" not in case or keras.backend.backend() != "jax"
+    ],
+)
 def test_with_a_mask(case, posterior, drawn):
     layer, x = build(case, **POSTERIORS[posterior], return_sequences=True)
     mask = np.ones(x.shape[:2], bool)
     mask[1, -1] = False
-    if "conv" in case:
-        mask = None  # Of Keras's own loop: it has no masks of frames.
-        pytest.skip("the Keras layer takes no masks of two axes")
     check_samples(layer, x, drawn, mask)
 
 
