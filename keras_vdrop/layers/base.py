@@ -231,6 +231,11 @@ class VariationalLayer(NoiseView):
             with contextlib.ExitStack() as held:
                 for generator, key in zip(generators, keys, strict=False):
                     held.enter_context(generator.hold(key))
+                # Outside of a call, where torch computes it again, the layers
+                # inside would not find `training`.
+                context = self._get_call_context()
+                context.set_value("training", kwargs.get("training"))
+                held.callback(self._maybe_reset_call_context)
                 return layer_call(*args, **kwargs)
 
         return lambda *args, **_: remat(call, *args)(*args)

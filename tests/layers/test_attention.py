@@ -318,3 +318,20 @@ def test_frozen(case):
     # Nothing is learned, so that no number of examples is needed.
     assert model.trainable_variables == []
     model.evaluate(X, X, verbose=0)
+
+
+@pytest.mark.slow
+@every_layer
+def test_rematerialized_noise_is_the_noise_of_the_forward_pass(case):
+    def trained(mode):
+        keras.utils.set_random_seed(3)
+        with keras.RematScope(mode=mode):
+            layer = make(case, seed=1, num_examples=8)
+        inputs = keras.Input((4, 5))
+        model = keras.Model(inputs, layer(inputs, inputs))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        model.fit(X, X, verbose=0)
+        return model.get_weights()
+
+    for a, b in zip(trained(None), trained("full"), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
