@@ -32,6 +32,16 @@ class VariationalGRUCell(VariationalCell, keras.layers.GRUCell):
         parameterization, estimator, num_examples, kl_downscale: As in
             `keras_vdrop.VariationalGRU`.
         **kwargs: As in `keras.layers.Layer`: `name`, `dtype`, `trainable`...
+
+    Example:
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import keras_vdrop
+    >>> cell = keras_vdrop.layers.VariationalGRUCell(4)
+    >>> layer = keras.layers.RNN(cell)
+    >>> layer(np.ones((2, 7, 3))).shape == (2, 4)
+    True
     """
 
     def __init__(
