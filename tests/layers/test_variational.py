@@ -373,3 +373,13 @@ def test_a_shared_weight_has_one_noise():
     layer = keras_vdrop.Variational(twice)
     layer(X, training=True)
     assert list(layer.weights_by_name()) == ["first/shared/kernel"]
+
+
+def test_a_frozen_layer_has_the_same_noise_when_it_is_loaded(tmp_path):
+    layer = keras_vdrop.Variational(keras.layers.Dense(2))
+    model = keras.Sequential([keras.Input((5,)), layer])
+    layer.layer.trainable = False
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    check_same(model, loaded, X)
+    assert len(loaded.layers[0].random_weights) == 1
