@@ -16,6 +16,8 @@ from torch_params import WithKLWeight
 
 import keras_vdrop
 
+pytestmark = pytest.mark.slow
+
 UNSUPPORTED = re.compile("lora|quantiz|int4|int8|float8|gptq|awq")
 LEFT_OUT = {
     # Loads what older versions of Keras saved, mostly of quantized layers.

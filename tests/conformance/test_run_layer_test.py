@@ -37,6 +37,9 @@ from keras_vdrop import VariationalSeparableConv2D
 from keras_vdrop import VariationalSimpleRNN
 
 
+pytestmark = pytest.mark.slow
+
+
 @keras.saving.register_keras_serializable(package="conformance")
 def unbounded(log_alpha):
     """A divergence that holds for every alpha."""
