@@ -36,7 +36,6 @@ from keras_vdrop import VariationalSeparableConv1D
 from keras_vdrop import VariationalSeparableConv2D
 from keras_vdrop import VariationalSimpleRNN
 
-
 pytestmark = pytest.mark.slow
 
 
