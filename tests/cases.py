@@ -133,8 +133,16 @@ if FIRST_IF_POSSIBLE == "channels_first":
 
 # Every posterior on one layer, and on the others one of each way to place
 # alpha.
+# The quick tests have layers that are unlike each other; CI has all.
+QUICK = ("dense", "conv2d_groups", "einsum_dense")
+
+
+def marks(case):
+    return [] if case in QUICK else [pytest.mark.slow]
+
+
 LAYERS_AND_POSTERIORS = [
-    pytest.param(case, posterior, id=f"{case}-{name}")
+    pytest.param(case, posterior, id=f"{case}-{name}", marks=marks(case))
     for case in KERNEL_LAYERS
     for name, posterior in POSTERIORS.items()
     if case == "dense"
@@ -144,7 +152,9 @@ LAYERS_AND_POSTERIORS = [
 every_layer_and_posterior = pytest.mark.parametrize(
     "case, posterior", LAYERS_AND_POSTERIORS
 )
-every_kernel_layer = pytest.mark.parametrize("case", KERNEL_LAYERS)
+every_kernel_layer = pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=marks(case)) for case in KERNEL_LAYERS]
+)
 every_posterior = pytest.mark.parametrize(
     "posterior", POSTERIORS.values(), ids=POSTERIORS
 )

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from backends import gradients
 from backends import run_python
-from cases import KERNEL_LAYERS
 from cases import alpha_of_weights
 from cases import build
+from cases import every_kernel_layer
 from scipy import integrate
 from scipy import stats
 
@@ -34,7 +34,7 @@ NORMAL_POSTERIORS = {
 }
 
 
-@pytest.mark.parametrize("case", KERNEL_LAYERS)
+@every_kernel_layer
 @pytest.mark.parametrize(
     "posterior", NORMAL_POSTERIORS.values(), ids=NORMAL_POSTERIORS
 )

@@ -13,6 +13,8 @@ from backends import operations
 import keras_vdrop
 from keras_vdrop.core.random_weight import RandomWeight
 
+pytestmark = pytest.mark.slow
+
 # Layer, arguments, shape of one sequence.
 CASES = {
     "simple_rnn": (keras_vdrop.VariationalSimpleRNN, {"units": 4}, (4, 3)),

@@ -10,6 +10,7 @@ from cases import KERNEL_LAYERS
 from cases import POSTERIORS
 from cases import alpha_of_weights
 from cases import build
+from cases import every_kernel_layer
 from cases import set_log_alpha
 from keras import layers
 
@@ -567,7 +568,7 @@ def prune(model):
     return pruned
 
 
-@pytest.mark.parametrize("case", KERNEL_LAYERS)
+@every_kernel_layer
 @pytest.mark.parametrize(
     "posterior",
     [
