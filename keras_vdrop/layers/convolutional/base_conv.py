@@ -118,4 +118,9 @@ class VariationalBaseSeparableConv(VariationalChannels):
         }
 
     def pointwise(self: Any, inputs: Any, kernel: Any) -> Any:
-        return ops.conv(inputs, kernel, data_format=self.data_format)
+        # Not by `conv`, which tensorflow has not for channels that are first in
+        # half precision on a CPU.
+        axis = 1 if self.data_format == "channels_first" else -1
+        kernel = ops.reshape(kernel, kernel.shape[-2:])
+        outputs = ops.matmul(ops.moveaxis(inputs, axis, -1), kernel)
+        return ops.moveaxis(outputs, -1, axis)
