@@ -16,12 +16,10 @@ POSTERIORS = {
     "correlated-input": {"noise": "correlated", "granularity": "input"},
 }
 
-# tensorflow has no transposed convolution of these on a CPU.
-FIRST_IF_POSSIBLE = (
-    "channels_last"
-    if keras.backend.backend() == "tensorflow"
-    else "channels_first"
-)
+# tensorflow has no transposed convolution of the others on a CPU.
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+FIRST_IF_POSSIBLE = "channels_last" if ON_TENSORFLOW else "channels_first"
+DILATION = 1 if ON_TENSORFLOW else 2
 
 # Class, arguments, shape of one input.
 KERNEL_LAYERS = {
@@ -79,7 +77,7 @@ KERNEL_LAYERS = {
     ),
     "conv1d_transpose": (
         keras_vdrop.VariationalConv1DTranspose,
-        {"filters": 2, "kernel_size": 2, "dilation_rate": 2},
+        {"filters": 2, "kernel_size": 2, "dilation_rate": DILATION},
         (3, 3),
     ),
     "conv2d_transpose": (
