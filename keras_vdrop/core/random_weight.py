@@ -1,6 +1,5 @@
 """The noise of one variable of a layer: alpha, its KL and its seed."""
 
-import math
 import types
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from keras_vdrop.core.hooks import InitialNoise
 from keras_vdrop.core.hooks import KLLoss
 from keras_vdrop.core.hooks import Limit
 from keras_vdrop.core.hooks import NumExamplesCheck
+from keras_vdrop.core.scaled_variable import ScaledVariable
 from keras_vdrop.core.seeds import InitialState
 from keras_vdrop.core.seeds import NoiseGenerator
 
@@ -55,6 +55,7 @@ class RandomWeight(keras.Layer):
         self.salt = self.name
         self.posterior_class = arguments.posterior
         self.limit = arguments.limit
+        self.speed = arguments.speed
         # Hidden from the tracking of Keras: the mean is a weight of the owner,
         # and `kl_weight` belongs to the training and not to the weights.
         self._untracked = types.SimpleNamespace(mean=None, kl_weight=None)
@@ -65,7 +66,7 @@ class RandomWeight(keras.Layer):
         """Makes a variable random, or a scale of 1 if it is `None`."""
         self._untracked.mean = mean
         self._posterior = self.posterior_class(
-            axes, self.granularity, self.limit
+            axes, self.granularity, self.limit, self.speed
         )
         self.build(axes.kernel_shape)
 
@@ -101,15 +102,18 @@ class RandomWeight(keras.Layer):
         )
 
     def save_own_variables(self, store: Any) -> None:
-        for weight in self.weights:
-            store[weight.name] = weight
+        loading.save_noise(self, store)
 
     def load_own_variables(self, store: Any) -> None:
         if not self.built:
             super().load_own_variables(store)  # Keras tells why it cannot.
-        loading.check_noise(self, store)
-        for weight in self.weights:
-            weight.assign(store[weight.name])
+        loading.load_noise(self, store)
+
+    def unscaled(self) -> Any:
+        """The variable of the noise, in the scale of its name."""
+        if self.speed == 1:
+            return self.variable
+        return ScaledVariable(self.variable, self.posterior)
 
     def reset_noise(self) -> None:
         """Gives the noise its initial rate, for the mean of now."""
@@ -174,12 +178,13 @@ class RandomWeight(keras.Layer):
 
     def log_alpha(self) -> Any:
         """Log alpha in the shape of its granularity, within the limit."""
-        log_alpha = self.log_alpha_variable()
-        if self.limit is None:
-            return ops.convert_to_tensor(log_alpha)
-        return backend.hard_limit(
-            ops.convert_to_tensor(log_alpha), math.log(self.limit)
+        log_alpha = self.posterior.to_log_alpha(
+            self.variable, self.mean_variable
         )
+        limit = self.posterior.log_limit
+        if limit is None:
+            return log_alpha
+        return backend.hard_limit(log_alpha, limit)
 
     def of_log_alpha(self, function: Callable) -> Any:
         """A function of log alpha, elementwise, with log alpha limited."""
@@ -188,9 +193,9 @@ class RandomWeight(keras.Layer):
         )
 
     def log_alpha_variable(self) -> Any:
-        """Log alpha without the limit: the variable, where it is one."""
+        """Log alpha without the limit, to be assigned where it is one."""
         if self.posterior.variable_name == "log_alpha":
-            return self.variable
+            return self.unscaled()
         return self.posterior.to_log_alpha(self.variable, self.mean_variable)
 
     def log_variance(self) -> Any:
