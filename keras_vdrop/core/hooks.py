@@ -11,8 +11,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vdrop import backend
-
 
 # Instances and not methods or functions: Keras keeps weak references to
 # initializers (3.15, backend/jax/core.py), and before 3.15 it takes no others.
@@ -66,8 +64,4 @@ class Limit(keras.constraints.Constraint):
 
     def __call__(self, w: Any) -> Any:
         weight = self.weight
-        assert weight.limit is not None
-        bound = weight.posterior.from_log_alpha(
-            math.log(weight.limit), weight.mean_variable
-        )
-        return backend.at_most(ops.convert_to_tensor(w), bound)
+        return weight.posterior.constrained(w, weight.mean_variable)

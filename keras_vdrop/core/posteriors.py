@@ -118,13 +118,32 @@ class Independent:
             return function(log_alpha)
         if backend.FUSES and hasattr(function, "limited"):
             return function.limited(log_alpha, limit)
-        limited = backend.unless_beyond(
-            log_alpha,
+        limited = backend.unless_above(
+            lambda: self.largest(value, mean),
             limit + pointwise.ROUNDING,
             lambda: backend.hard_limit(log_alpha, limit),
             lambda: log_alpha,
+            made_of=self.made_of(value, mean),
         )
         return function(limited)
+
+    def constrained(self, value: Any, mean: Any) -> Any:
+        """The value of the variable, at most that of the limit."""
+        assert self.log_limit is not None
+        # The noise and the KL of a training step look once each.
+        backend.remember_limit(self.made_of(value, mean), self.log_limit, 2)
+        bound = self.from_log_alpha(self.log_limit, mean)
+        return backend.at_most(ops.convert_to_tensor(value), bound)
+
+    def made_of(self, value: Any, mean: Any) -> tuple:
+        """The tensors that log alpha follows from."""
+        del mean
+        return (ops.convert_to_tensor(value),)
+
+    def largest(self, value: Any, mean: Any) -> Any:
+        """The largest log alpha, without the limit."""
+        del mean
+        return ops.max(value)
 
     def noise_log_alpha(self, value: Any, mean: Any) -> Any:
         """The same, with a gradient that can lead back to the limit."""
@@ -201,6 +220,12 @@ class Additive(Independent):
     def to_log_alpha(self, value: Any, mean: Any) -> Any:
         return pointwise.log_ratio(self.read(value), _as_float(mean))
 
+    def made_of(self, value: Any, mean: Any) -> tuple:
+        return ops.convert_to_tensor(value), _as_float(mean)
+
+    def largest(self, value: Any, mean: Any) -> Any:
+        return pointwise.largest_log_alpha(*self.made_of(value, mean))
+
     def log_variance(self, value: Any, mean: Any) -> Any:
         if self.max_alpha is None:
             return self.read(value)
@@ -252,7 +277,7 @@ def limited(log_alpha: Any, limit: float | None) -> Any:
     """Log alpha for the noise, at most `limit`."""
     if limit is None:
         return log_alpha
-    return pointwise.one_way_limit(log_alpha, ops.cast(limit, log_alpha.dtype))
+    return pointwise.one_way_limit(log_alpha, limit=limit)
 
 
 def _scaled(scale: float, slope: float) -> Callable:

@@ -22,7 +22,7 @@ def test_one_way_limit():
     sign = np.array([1.0, 1.0, -1.0, 1.0, -1.0], "float32")
 
     def function(x):
-        limited = pointwise.one_way_limit(x, keras.ops.cast(0.5, "float32"))
+        limited = pointwise.one_way_limit(x, limit=0.5)
         return keras.ops.multiply(sign, keras.ops.square(limited))
 
     found = keras.ops.convert_to_numpy(
