@@ -40,6 +40,7 @@ MODULES = {
         "VariationalSimpleRNN",
         "callbacks",
         "divergence",
+        "evaluate",
         "gradient_variance",
         "layers",
         "metrics",
@@ -86,6 +87,7 @@ MODULES = {
     ],
     "keras_vdrop.callbacks": [
         "BatchNormalizationUpdate",
+        "CountExamples",
         "DropoutRateLogger",
         "KLWarmup",
     ],

@@ -14,6 +14,7 @@ from keras_vdrop.core import posteriors
 from keras_vdrop.core import validation
 from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.axes import Axes
+from keras_vdrop.core.counting import is_pending
 from keras_vdrop.core.dtypes import at_least_float32
 from keras_vdrop.core.hooks import InitialNoise
 from keras_vdrop.core.hooks import KLLoss
@@ -165,7 +166,6 @@ class RandomWeight(keras.Layer):
             "`keras_vdrop.to_deterministic` first."
         )
 
-    # What a prior asks of a posterior.
     @property
     def terms(self) -> int:
         return self.posterior.terms
@@ -262,7 +262,7 @@ class RandomWeight(keras.Layer):
 
     def kl_loss(self) -> Any:
         """The KL as the loss has it."""
-        if self.num_examples is None:
+        if self.num_examples is None and not is_pending(self.variable):
             raise self.unknown_num_examples()
         loss = ops.multiply(self.kl_weight, self.kl_tensor())
         # Keras's losses are of this dtype, and tensorflow adds no others.
@@ -274,8 +274,8 @@ class RandomWeight(keras.Layer):
             "number of training examples is, by which its KL is divided. "
             "Add this line before `fit` or `evaluate`:\n\n"
             "    keras_vdrop.set_num_examples(model, len(x_train))\n\n"
-            "or pass `num_examples` to the layer, or fix its dropout rate "
-            "with `adaptive=False`."
+            "or give `fit` the callback `keras_vdrop.callbacks.CountExamples()`"
+            ", or fix the dropout rate with `adaptive=False`."
         )
 
     def _kl_weight_value(self) -> float:
