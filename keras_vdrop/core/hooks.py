@@ -52,10 +52,21 @@ class NumExamplesCheck(keras.metrics.Metric):
         weight = self._hidden.weight
         learned = weight.adaptive and weight.trainable
         if learned and weight.num_examples is None:
-            raise weight.unknown_num_examples()
+            raise unknown_num_examples(weight)
 
     def result(self) -> dict:
         return {}  # Nothing for the logs.
+
+
+def unknown_num_examples(weight: Any) -> ValueError:
+    return ValueError(
+        f"The loss of layer '{weight.owner}' is not known before the "
+        "number of training examples is, by which its KL is divided. "
+        "Add this line before `fit` or `evaluate`:\n\n"
+        "    keras_vdrop.set_num_examples(model, len(x_train))\n\n"
+        "or pass `num_examples` to the layer, or fix its dropout rate "
+        "with `adaptive=False`."
+    )
 
 
 class Limit(keras.constraints.Constraint):

@@ -20,6 +20,7 @@ from keras_vdrop.core.hooks import InitialNoise
 from keras_vdrop.core.hooks import KLLoss
 from keras_vdrop.core.hooks import Limit
 from keras_vdrop.core.hooks import NumExamplesCheck
+from keras_vdrop.core.hooks import unknown_num_examples
 from keras_vdrop.core.seeds import InitialState
 from keras_vdrop.core.seeds import NoiseGenerator
 
@@ -72,16 +73,7 @@ class RandomWeight(keras.Layer):
     def build(self, kernel_shape: Sequence[int]) -> None:
         del kernel_shape
         dtype = at_least_float32(self.variable_dtype)
-        self.variable = self.add_weight(
-            name=self.posterior.variable_name,
-            shape=self.posterior.shape,
-            initializer=InitialNoise(self),
-            dtype=dtype,
-            trainable=self.adaptive,
-            autocast=False,
-            regularizer=KLLoss(self),
-            constraint=None if self.limit is None else Limit(self),
-        )
+        self.variable = self._noise_variable(dtype)
         # A weight, unlike the state of Keras's generators: a training that is
         # resumed goes on with the noise it would have had.
         self.seed_state = self.add_weight(
@@ -100,6 +92,30 @@ class RandomWeight(keras.Layer):
             name="kl_weight",
         )
 
+    def _noise_variable(self, dtype: str) -> Any:
+        arguments = {
+            "name": self.posterior.variable_name,
+            "shape": self.posterior.shape,
+            "initializer": InitialNoise(self),
+            "dtype": dtype,
+            "trainable": self.adaptive,
+            "autocast": False,
+        }
+        layout = backend.layout_like(
+            self.mean_variable,
+            f"{self.path}/{self.posterior.variable_name}",
+            lambda axes: self.axes.select(axes, self.granularity),
+        )
+        if layout is None:
+            variable = self.add_weight(**arguments)
+        else:
+            # `add_weight` takes no layout (3.15, layers/layer.py).
+            with keras.name_scope(self.name, caller=self):
+                variable = keras.Variable(layout=layout, **arguments)
+        variable.regularizer = KLLoss(self)
+        variable.constraint = None if self.limit is None else Limit(self)
+        return variable
+
     def save_own_variables(self, store: Any) -> None:
         for weight in self.weights:
             store[weight.name] = weight
@@ -114,9 +130,8 @@ class RandomWeight(keras.Layer):
     def reset_noise(self) -> None:
         """Gives the noise its initial rate, for the mean of now."""
         if self.built:
-            initial = InitialNoise(self)
-            variable = self.variable
-            variable.assign(initial(variable.shape, variable.dtype))
+            shape, dtype = self.variable.shape, self.variable.dtype
+            self.variable.assign(InitialNoise(self)(shape, dtype))
 
     @property
     def variables(self) -> list:
@@ -258,20 +273,10 @@ class RandomWeight(keras.Layer):
     def kl_loss(self) -> Any:
         """The KL as the loss has it."""
         if self.num_examples is None:
-            raise self.unknown_num_examples()
+            raise unknown_num_examples(self)
         loss = ops.multiply(self.kl_weight, self.kl_tensor())
         # Keras's losses are of this dtype, and tensorflow adds no others.
         return ops.cast(loss, keras.config.floatx())
-
-    def unknown_num_examples(self) -> ValueError:
-        return ValueError(
-            f"The loss of layer '{self.owner}' is not known before the "
-            "number of training examples is, by which its KL is divided. "
-            "Add this line before `fit` or `evaluate`:\n\n"
-            "    keras_vdrop.set_num_examples(model, len(x_train))\n\n"
-            "or pass `num_examples` to the layer, or fix its dropout rate "
-            "with `adaptive=False`."
-        )
 
     def _kl_weight_value(self) -> float:
         if self.num_examples is None:
