@@ -40,6 +40,7 @@ from keras_vdrop.models.conversion import to_deterministic
 from keras_vdrop.models.conversion import to_variational
 from keras_vdrop.models.objective import set_num_examples
 from keras_vdrop.models.prediction import predict
+from keras_vdrop.models.pruned import prune
 from keras_vdrop.models.traversal import variational_layers
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "plot_reliability",
     "predict",
     "priors",
+    "prune",
     "set_num_examples",
     "summary",
     "to_deterministic",

@@ -47,6 +47,7 @@ MODULES = {
         "plot_reliability",
         "predict",
         "priors",
+        "prune",
         "set_num_examples",
         "summary",
         "to_deterministic",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vdrop.core import validation
 from keras_vdrop.core.arguments import NoiseArguments
@@ -119,9 +120,11 @@ def to_deterministic(
     copy_weights(model, plain)
     if batch_normalization_data is not None:
         update_batch_normalization(plain, batch_normalization_data)
+    # What `keras_vdrop.prune` has taken out is infinite.
+    threshold = float(np.finfo("float32").max) if prune is None else prune
+    zeroed = pruning.zero_noise(model, layer_pairs(model, plain), threshold)
     if prune is None:
         return plain
-    zeroed = pruning.zero_noise(model, layer_pairs(model, plain), prune)
     removal = pruning.plan_removal(plain)
     pruned = rebuild(plain, removal.smaller, safe_mode)
     copy_weights(plain, pruned, removal.select)
