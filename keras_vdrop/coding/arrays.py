@@ -22,6 +22,7 @@ DTYPES = (
     "uint64"
 ).split()
 ON_GRID = len(DTYPES)
+# The streams. The last is packed in parts, of which many cannot be shorter.
 ROWS, GAPS, VALUES, BYTES = range(4)
 KINDS = 4
 
@@ -108,7 +109,7 @@ def _read_one(reader: Reader, shape: tuple, streams: list[Reader]) -> Any:
         values = np.where(codes % 2 == 0, 1, -1) * (codes // 2 + 1)
         flat[found.astype("int64")] = values
     table = np.zeros((rows, columns), "int64")
-    table[used] = flat.reshape(columns, -1).T
+    table[used] = flat.reshape(columns, int(used.sum())).T
     with np.errstate(over="ignore", invalid="ignore"):
         return grid.from_integers(table, exponent, dtype).reshape(shape)
 

@@ -36,7 +36,9 @@ def write(header: Any, weights: Sequence[Any]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     plan, parts = arrays.write(weights)
     body = streams.write_text(text) + number(len(plan)) + plan
-    body += b"".join(map(streams.write, parts))
+    *integers, floats = parts
+    body += b"".join(map(streams.write, integers))
+    body += streams.write_parts(floats)
     total = sum(array.nbytes for array in weights) - FLOOR
     shortest = max(
         -(-total // EXPANSION),
@@ -58,8 +60,7 @@ def read(data: bytes) -> tuple[Any, Callable]:
         raise DamagedFile("It does not begin as a compressed model does.")
     if data[3:4] != bytes([VERSION]):
         raise DamagedFile(
-            "Another version of keras_vdrop has written it: install the "
-            "newest."
+            "Another version of keras_vdrop has written it: install the newest."
         )
     if zlib.crc32(data[8:]) != int.from_bytes(data[4:8], "little"):
         raise DamagedFile("It is not whole: its checksum is another.")
@@ -74,7 +75,8 @@ def read(data: bytes) -> tuple[Any, Callable]:
 
     def read_arrays(shapes: Sequence[tuple[int, ...]]) -> list[Any]:
         most = most_bytes(len(data))
-        parts = [streams.read(reader, most) for _ in range(arrays.KINDS)]
+        parts = [streams.read(reader, most) for _ in range(arrays.BYTES)]
+        parts.append(streams.read_parts(reader, most))
         found = arrays.read(plan, shapes, parts)
         if len(plan.rest()) or any(reader.rest()):
             raise DamagedFile("It has more weights than its model.")

@@ -9,36 +9,60 @@ from keras_vdrop.coding.errors import DamagedFile
 from keras_vdrop.coding.records import Reader
 from keras_vdrop.coding.records import number
 
-STORED, PACKED = 0, 1
+# How a stream is stored: as it is, by LZMA, or by deflate without a search for
+# repetitions, which is shorter for few bytes.
+STORED, LZMA, HUFFMAN = range(3)
+METHODS = 3
 LARGEST_WINDOW = 1 << 24
-# Of a stream that is longer, a part tells whether it can be shorter at all.
-SAMPLE = 1 << 16
+PART = 1 << 16
 
 
 def write(data: bytes) -> bytes:
-    """A stream with its sizes before it."""
-    packed = _pack(data) if _is_worth_it(data) else data
-    method = PACKED if len(packed) < len(data) else STORED
-    body = packed if method == PACKED else data
-    head = number(2 * len(data) + method)
-    return head + (number(len(body)) if method == PACKED else b"") + body
+    """A stream with its sizes before it, packed as well as can be."""
+    found = {STORED: data, LZMA: _pack(data), HUFFMAN: _pack_few(data)}
+    method = min(found, key=lambda method: len(found[method]))
+    head = number(METHODS * len(data) + method)
+    if method != STORED:
+        head += number(len(found[method]))
+    return head + found[method]
+
+
+def write_parts(data: bytes) -> bytes:
+    """A stream of which some parts can be packed and others cannot."""
+    head = number(len(data))
+    starts = range(0, len(data), PART)
+    return head + b"".join(write(data[at : at + PART]) for at in starts)
+
+
+def read_parts(reader: Reader, limit: int) -> bytes:
+    """The inverse of `write_parts`, for at most `limit` bytes."""
+    size = reader.number()
+    if size > limit:
+        raise DamagedFile("A stream in it is larger than what it is for.")
+    parts = [read(reader, PART) for _ in range(0, size, PART)]
+    found = b"".join(parts)
+    if len(found) != size:
+        raise DamagedFile("A stream in it has other parts.")
+    return found
 
 
 def read(reader: Reader, limit: int) -> bytes:
     """The next stream, of at most `limit` bytes."""
-    size, method = divmod(reader.number(), 2)
+    size, method = divmod(reader.number(), METHODS)
     if size > limit:
         raise DamagedFile("A stream in it is larger than what it is for.")
     if method == STORED:
         return bytes(reader.take(size))
-    return _unpack(bytes(reader.take(reader.number())), size)
-
-
-def _is_worth_it(data: bytes) -> bool:
-    if len(data) <= 4 * SAMPLE:
-        return True
-    middle = data[len(data) // 2 :][:SAMPLE]
-    return len(zlib.compress(middle, 1)) < 0.98 * SAMPLE
+    data = bytes(reader.take(reader.number()))
+    try:
+        found = (
+            _unpack(data, size) if method == LZMA else _unpack_few(data, size)
+        )
+    except (lzma.LZMAError, zlib.error) as error:
+        raise DamagedFile("A stream in it cannot be unpacked.") from error
+    if len(found) != size:
+        raise DamagedFile("A stream in it ends too early.")
+    return found
 
 
 def _filters(size: int) -> list[dict]:
@@ -60,16 +84,18 @@ def _pack(data: bytes) -> bytes:
 
 
 def _unpack(data: bytes, size: int) -> bytes:
-    try:
-        decoder = lzma.LZMADecompressor(
-            lzma.FORMAT_RAW, filters=_filters(size)
-        )
-        found = decoder.decompress(data, size)
-    except lzma.LZMAError as error:
-        raise DamagedFile("A stream in it cannot be unpacked.") from error
-    if len(found) != size:
-        raise DamagedFile("A stream in it ends too early.")
-    return found
+    decoder = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_filters(size))
+    return decoder.decompress(data, size)
+
+
+def _pack_few(data: bytes) -> bytes:
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
+    return deflate.compress(data) + deflate.flush()
+
+
+def _unpack_few(data: bytes, size: int) -> bytes:
+    # Of no bytes `zlib` would take a limit of 0 as none.
+    return zlib.decompressobj(-15).decompress(data, size) if size else b""
 
 
 def write_text(text: bytes) -> bytes:
@@ -88,7 +114,8 @@ def read_text(reader: Reader, limit: int) -> bytes:
         raise DamagedFile("Its header is too large.")
     inflate = zlib.decompressobj(-15, dictionary())
     try:
-        text = inflate.decompress(bytes(reader.take(reader.number())), size)
+        packed = bytes(reader.take(reader.number()))
+        text = inflate.decompress(packed, size) if size else b""
     except zlib.error as error:
         raise DamagedFile("Its header cannot be unpacked.") from error
     if len(text) != size:

@@ -112,7 +112,10 @@ def load_compressed(
         return from_bytes(data, custom_objects, safe_mode)
     except DamagedFile as error:
         raise validation.invalid(
-            "path", "a file that `save_compressed` has written", path, str(error)
+            "path",
+            "a file that `save_compressed` has written",
+            path,
+            str(error),
         ) from error
 
 
@@ -160,7 +163,9 @@ def from_bytes(
         for layer, (keys, _) in zip(every_layer(model), shapes, strict=True):
             load_own_weights(layer, {key: next(arrays) for key in keys})
     except Exception as error:
-        raise DamagedFile(f"Its weights are not those of its model: {error}")
+        raise DamagedFile(
+            f"Its weights are not those of its model: {error}"
+        ) from error
     return model
 
 

@@ -1,5 +1,6 @@
 """How large a model of a config is, before any of it is allocated."""
 
+import copy
 import threading
 from typing import Any
 
@@ -31,7 +32,10 @@ def _build(
     try:
         with keras.StatelessScope(initialize_variables=False):
             model = keras.saving.deserialize_keras_object(
-                config, custom_objects=custom_objects, safe_mode=True
+                # Keras takes parts out of it (3.15, models/functional.py).
+                copy.deepcopy(config),
+                custom_objects=custom_objects,
+                safe_mode=True,
             )
             variables = list(model.variables)
     except Exception as error:
