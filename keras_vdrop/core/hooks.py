@@ -75,4 +75,36 @@ class Limit(keras.constraints.Constraint):
 
     def __call__(self, w: Any) -> Any:
         weight = self.weight
+<<<<<<< HEAD
         return weight.posterior.constrained(w, weight.mean_variable)
+=======
+        assert weight.limit is not None
+        bound = weight.posterior.from_log_alpha(
+            math.log(weight.limit), weight.mean_variable
+        )
+        return backend.at_most(ops.convert_to_tensor(w), bound)
+
+
+class KeptAtZero(keras.constraints.Constraint):
+    """Pruned weights at zero, after another constraint of the mean.
+
+    Args:
+        pruned: Boolean tensor, and no variable: the optimizer has only those
+            that it changes.
+        before: The other constraint, or `None`.
+    """
+
+    def __init__(self, pruned: Any, before: Any):
+        self.pruned = pruned
+        self.before = before
+
+    def __call__(self, w: Any) -> Any:
+        w = w if self.before is None else self.before(w)
+        return zero_where(self.pruned, w)
+
+
+def zero_where(pruned: Any, means: Any) -> Any:
+    """Means of the weights, or zero where weights were pruned."""
+    means = ops.convert_to_tensor(means)
+    return ops.where(pruned, ops.zeros_like(means), means)
+>>>>>>> compress

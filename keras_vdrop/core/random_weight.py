@@ -10,7 +10,6 @@ import keras
 from keras import ops
 
 from keras_vdrop import backend
-from keras_vdrop.core import loading
 from keras_vdrop.core import posteriors
 from keras_vdrop.core import validation
 from keras_vdrop.core.arguments import NoiseArguments
@@ -21,11 +20,12 @@ from keras_vdrop.core.hooks import KLLoss
 from keras_vdrop.core.hooks import Limit
 from keras_vdrop.core.hooks import NumExamplesCheck
 from keras_vdrop.core.hooks import unknown_num_examples
+from keras_vdrop.core.pruned import PrunableWeight
 from keras_vdrop.core.seeds import InitialState
 from keras_vdrop.core.seeds import NoiseGenerator
 
 
-class RandomWeight(keras.Layer):
+class RandomWeight(PrunableWeight):
     """A sublayer that makes one variable of its owner random.
 
     It has the variable of the noise, the limit of alpha, the KL, its weight in
@@ -116,17 +116,6 @@ class RandomWeight(keras.Layer):
         variable.constraint = None if self.limit is None else Limit(self)
         return variable
 
-    def save_own_variables(self, store: Any) -> None:
-        for weight in self.weights:
-            store[weight.name] = weight
-
-    def load_own_variables(self, store: Any) -> None:
-        if not self.built:
-            super().load_own_variables(store)  # Keras tells why it cannot.
-        loading.check_noise(self, store)
-        for weight in self.weights:
-            weight.assign(store[weight.name])
-
     def reset_noise(self) -> None:
         """Gives the noise its initial rate, for the mean of now."""
         if self.built:
@@ -185,11 +174,14 @@ class RandomWeight(keras.Layer):
         """The mean of each weight, in float32 at least."""
         if self.mean_variable is None:
             return ops.ones(self.axes.kernel_shape, self.variable.dtype)
-        return ops.cast(self.mean_variable, self.variable.dtype)
+        return ops.cast(self.kept_mean(), self.variable.dtype)
 
     def log_alpha(self) -> Any:
-        """Log alpha in the shape of its granularity, within the limit."""
-        log_alpha = self.log_alpha_variable()
+        """Log alpha in the shape of its granularity, within the limit.
+
+        It is infinite for pruned weights.
+        """
+        log_alpha = self.unless_pruned(self.log_alpha_variable(), math.inf)
         if self.limit is None:
             return ops.convert_to_tensor(log_alpha)
         return backend.hard_limit(
@@ -197,10 +189,14 @@ class RandomWeight(keras.Layer):
         )
 
     def of_log_alpha(self, function: Callable) -> Any:
-        """A function of log alpha, elementwise, with log alpha limited."""
-        return self.posterior.of_log_alpha(
-            function, self.variable, self.mean_variable
+        """A function of log alpha, elementwise, with log alpha limited.
+
+        It is zero for pruned weights.
+        """
+        found = self.posterior.of_log_alpha(
+            function, self.kept_noise(), self.kept_mean()
         )
+        return self.unless_pruned(found, 0.0)
 
     def log_alpha_variable(self) -> Any:
         """Log alpha without the limit: the variable, where it is one."""
@@ -210,15 +206,17 @@ class RandomWeight(keras.Layer):
 
     def log_variance(self) -> Any:
         """The logarithm of the variance of each weight."""
-        return self.posterior.log_variance(self.variable, self.mean())
+        return self.posterior.log_variance(self.kept_noise(), self.mean())
 
     def variance(self, dtype: str) -> posteriors.Variance:
         """The variance of the weights, in factors."""
-        return self.posterior.variance(self.variable, self.mean_variable, dtype)
+        return self.posterior.variance(
+            self.kept_noise(), self.kept_mean(), dtype
+        )
 
     def std(self) -> Any:
         """The deviation of each weight, with the sign of its mean."""
-        return self.posterior.std(self.variable, self.mean())
+        return self.posterior.std(self.kept_noise(), self.mean())
 
     def noise(self) -> Any:
         """Standard normal noise that broadcasts over the kernel."""
@@ -243,9 +241,9 @@ class RandomWeight(keras.Layer):
             rows: Tensor of integers, indices of the first axis.
         """
         mean = ops.cast(
-            ops.take(self.mean_variable, rows, axis=0), self.variable.dtype
+            ops.take(self.kept_mean(), rows, axis=0), self.variable.dtype
         )
-        value = self.axes.of_rows(self.variable, self.granularity, rows)
+        value = self.axes.of_rows(self.kept_noise(), self.granularity, rows)
         std = self.posterior.spread_std(value, mean)
         shape = ops.shape(mean)
         if self.posterior.correlated:

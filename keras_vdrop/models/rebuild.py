@@ -242,6 +242,7 @@ def copy_weights(
     """
     for layer, other in layer_pairs(source, target):
         found, wanted = own_weights(layer), own_weights(other)
+        wanted.update({k: w for k, w in found.items() if _is_pruned(k, wanted)})
         if type(layer) is type(other) and found.keys() != wanted.keys():
             raise validation.invalid(
                 "model",
@@ -254,3 +255,9 @@ def copy_weights(
         shared = {name: w for name, w in found.items() if name in wanted}
         load_own_weights(other, {**wanted, **shared})
         copy_assets(layer, other)
+
+
+def _is_pruned(name: str, wanted: dict) -> bool:
+    """Whether it says which weights of a noise that is wanted were pruned."""
+    weight, _, variable = name.rpartition("/")
+    return variable == "pruned" and f"{weight}/seed_state" in wanted
