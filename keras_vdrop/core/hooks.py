@@ -11,6 +11,35 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vdrop import backend
+
+
+def noise_variable(weight: Any, dtype: str) -> Any:
+    """A new variable of the noise of a `RandomWeight`."""
+    posterior = weight.posterior
+    arguments = {
+        "name": posterior.variable_name,
+        "shape": posterior.shape,
+        "initializer": InitialNoise(weight),
+        "dtype": dtype,
+        "trainable": weight.adaptive,
+        "autocast": False,
+    }
+    layout = backend.layout_like(
+        weight.mean_variable,
+        f"{weight.path}/{posterior.variable_name}",
+        lambda axes: weight.axes.select(axes, weight.granularity),
+    )
+    if layout is None:
+        variable = weight.add_weight(**arguments)
+    else:
+        # `add_weight` takes no layout (3.15, layers/layer.py).
+        with keras.name_scope(weight.name, caller=weight):
+            variable = keras.Variable(layout=layout, **arguments)
+    variable.regularizer = KLLoss(weight)
+    variable.constraint = None if weight.limit is None else Limit(weight)
+    return variable
+
 
 # Instances and not methods or functions: Keras keeps weak references to
 # initializers (3.15, backend/jax/core.py), and before 3.15 it takes no others.
@@ -75,14 +104,7 @@ class Limit(keras.constraints.Constraint):
 
     def __call__(self, w: Any) -> Any:
         weight = self.weight
-<<<<<<< HEAD
         return weight.posterior.constrained(w, weight.mean_variable)
-=======
-        assert weight.limit is not None
-        bound = weight.posterior.from_log_alpha(
-            math.log(weight.limit), weight.mean_variable
-        )
-        return backend.at_most(ops.convert_to_tensor(w), bound)
 
 
 class KeptAtZero(keras.constraints.Constraint):
@@ -107,4 +129,3 @@ def zero_where(pruned: Any, means: Any) -> Any:
     """Means of the weights, or zero where weights were pruned."""
     means = ops.convert_to_tensor(means)
     return ops.where(pruned, ops.zeros_like(means), means)
->>>>>>> compress

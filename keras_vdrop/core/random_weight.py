@@ -16,11 +16,11 @@ from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.axes import Axes
 from keras_vdrop.core.dtypes import at_least_float32
 from keras_vdrop.core.hooks import InitialNoise
-from keras_vdrop.core.hooks import KLLoss
-from keras_vdrop.core.hooks import Limit
 from keras_vdrop.core.hooks import NumExamplesCheck
+from keras_vdrop.core.hooks import noise_variable
 from keras_vdrop.core.hooks import unknown_num_examples
 from keras_vdrop.core.pruned import PrunableWeight
+from keras_vdrop.core.scaled_variable import ScaledVariable
 from keras_vdrop.core.seeds import InitialState
 from keras_vdrop.core.seeds import NoiseGenerator
 
@@ -56,6 +56,7 @@ class RandomWeight(PrunableWeight):
         self.salt = self.name
         self.posterior_class = arguments.posterior
         self.limit = arguments.limit
+        self.speed = arguments.speed
         # Hidden from the tracking of Keras: the mean is a weight of the owner,
         # and `kl_weight` belongs to the training and not to the weights.
         self._untracked = types.SimpleNamespace(mean=None, kl_weight=None)
@@ -66,14 +67,14 @@ class RandomWeight(PrunableWeight):
         """Makes a variable random, or a scale of 1 if it is `None`."""
         self._untracked.mean = mean
         self._posterior = self.posterior_class(
-            axes, self.granularity, self.limit
+            axes, self.granularity, self.limit, self.speed
         )
         self.build(axes.kernel_shape)
 
     def build(self, kernel_shape: Sequence[int]) -> None:
         del kernel_shape
         dtype = at_least_float32(self.variable_dtype)
-        self.variable = self._noise_variable(dtype)
+        self.variable = noise_variable(self, dtype)
         # A weight, unlike the state of Keras's generators: a training that is
         # resumed goes on with the noise it would have had.
         self.seed_state = self.add_weight(
@@ -92,29 +93,11 @@ class RandomWeight(PrunableWeight):
             name="kl_weight",
         )
 
-    def _noise_variable(self, dtype: str) -> Any:
-        arguments = {
-            "name": self.posterior.variable_name,
-            "shape": self.posterior.shape,
-            "initializer": InitialNoise(self),
-            "dtype": dtype,
-            "trainable": self.adaptive,
-            "autocast": False,
-        }
-        layout = backend.layout_like(
-            self.mean_variable,
-            f"{self.path}/{self.posterior.variable_name}",
-            lambda axes: self.axes.select(axes, self.granularity),
-        )
-        if layout is None:
-            variable = self.add_weight(**arguments)
-        else:
-            # `add_weight` takes no layout (3.15, layers/layer.py).
-            with keras.name_scope(self.name, caller=self):
-                variable = keras.Variable(layout=layout, **arguments)
-        variable.regularizer = KLLoss(self)
-        variable.constraint = None if self.limit is None else Limit(self)
-        return variable
+    def unscaled(self) -> Any:
+        """The variable of the noise, in the scale of its name."""
+        if self.speed == 1:
+            return self.variable
+        return ScaledVariable(self.variable, self.posterior)
 
     def reset_noise(self) -> None:
         """Gives the noise its initial rate, for the mean of now."""
@@ -181,12 +164,14 @@ class RandomWeight(PrunableWeight):
 
         It is infinite for pruned weights.
         """
-        log_alpha = self.unless_pruned(self.log_alpha_variable(), math.inf)
-        if self.limit is None:
-            return ops.convert_to_tensor(log_alpha)
-        return backend.hard_limit(
-            ops.convert_to_tensor(log_alpha), math.log(self.limit)
+        log_alpha = self.posterior.to_log_alpha(
+            self.variable, self.mean_variable
         )
+        log_alpha = self.unless_pruned(log_alpha, math.inf)
+        limit = self.posterior.log_limit
+        if limit is None:
+            return log_alpha
+        return backend.hard_limit(log_alpha, limit)
 
     def of_log_alpha(self, function: Callable) -> Any:
         """A function of log alpha, elementwise, with log alpha limited.
@@ -199,9 +184,9 @@ class RandomWeight(PrunableWeight):
         return self.unless_pruned(found, 0.0)
 
     def log_alpha_variable(self) -> Any:
-        """Log alpha without the limit: the variable, where it is one."""
+        """Log alpha without the limit, to be assigned where it is one."""
         if self.posterior.variable_name == "log_alpha":
-            return self.variable
+            return self.unscaled()
         return self.posterior.to_log_alpha(self.variable, self.mean_variable)
 
     def log_variance(self) -> Any:
