@@ -23,7 +23,7 @@ def signed(value: int) -> bytes:
 class Reader:
     """Reads what was written, and never beyond its end."""
 
-    def __init__(self, data: bytes):
+    def __init__(self, data: bytes | memoryview):
         self.data = memoryview(data)
         self.position = 0
 
