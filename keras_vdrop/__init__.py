@@ -43,6 +43,7 @@ from keras_vdrop.models.conversion import to_variational
 from keras_vdrop.models.objective import set_num_examples
 from keras_vdrop.models.prediction import predict
 from keras_vdrop.models.pruned import prune
+from keras_vdrop.models.smallest import compress
 from keras_vdrop.models.traversal import variational_layers
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "VariationalSeparableConv2D",
     "VariationalSimpleRNN",
     "callbacks",
+    "compress",
     "divergence",
     "gradient_variance",
     "layers",

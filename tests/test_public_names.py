@@ -39,6 +39,7 @@ MODULES = {
         "VariationalSeparableConv2D",
         "VariationalSimpleRNN",
         "callbacks",
+        "compress",
         "divergence",
         "gradient_variance",
         "layers",

@@ -5,6 +5,11 @@
 3. `pruned`: weights that are noise are removed, and what is left is trained
    on, with new noise.
 
+The rival is `gradual`, the plain network trained on for as many epochs as
+the second and third stage have. In the first two thirds its smallest weights
+are set to zero after each epoch, more and more of them, and may grow again;
+then they stay zero.
+
 Each stage is a file in a folder, and a stage that is interrupted goes on with
 the epoch that it was in. The last 5,000 training examples are held out.
 """
@@ -13,6 +18,7 @@ import dataclasses
 import os
 
 import keras
+import numpy as np
 
 import keras_vdrop
 from shared.data import load
@@ -88,6 +94,49 @@ def load_split(network, data_dir):
     return (x[:-HELD_OUT], y[:-HELD_OUT]), held_out, test
 
 
+def kernels(model):
+    """Returns the variables that can be pruned."""
+    return [x.kernel for x in model.layers if hasattr(x, "kernel")]
+
+
+def mask_of(kernel, count):
+    """Returns which weights are among the largest."""
+    size = np.abs(keras.ops.convert_to_numpy(kernel))
+    if not count:
+        return np.zeros(size.shape, bool)
+    return size >= np.sort(size, axis=None)[size.size - count]
+
+
+class Masked(keras.constraints.Constraint):
+    """Keeps removed weights at zero."""
+
+    def __init__(self, mask):
+        self.mask = mask
+
+    def __call__(self, kernel):
+        return kernel * keras.ops.cast(self.mask, kernel.dtype)
+
+
+class GradualPruning(keras.callbacks.Callback):
+    """Sets the smallest weights to zero, more after each epoch.
+
+    The share of zeros grows as a cubic (Zhu, Gupta 2017).
+    """
+
+    def __init__(self, kept, epochs):
+        super().__init__()
+        self.kept = kept
+        self.epochs = epochs
+
+    def on_epoch_end(self, epoch, logs=None):
+        left = max(0.0, 1 - (epoch + 1) / self.epochs) ** 3
+        for kernel, kept in zip(kernels(self.model), self.kept, strict=True):
+            total = int(np.prod(kernel.shape))
+            count = kept + round((total - kept) * left)
+            value = keras.ops.convert_to_numpy(kernel)
+            kernel.assign(value * mask_of(kernel, count))
+
+
 class Stages:
     """The models of a network and a seed, each trained once.
 
@@ -109,9 +158,7 @@ class Stages:
 
     def model(self, stage):
         """Returns the model of a stage, trained."""
-        path = os.path.join(
-            self.folder, f"{self.network}_{self.seed}_{stage}.keras"
-        )
+        path = self._path(stage)
         if not os.path.exists(path):
             # A stage has random numbers of its own, resumed or not.
             keras.utils.set_random_seed(self.seed)
@@ -149,6 +196,31 @@ class Stages:
         callbacks = [keras_vdrop.callbacks.KLWarmup(1)]
         self.fit(model, "pruned", self.settings.pruned_epochs, callbacks)
         return model
+
+    def gradual(self, kept):
+        """Returns the rival with so many weights left in each kernel."""
+        path = self._path("gradual")
+        model = build(self.network)
+        if os.path.exists(path):
+            model.load_weights(path)
+            return model
+        keras.utils.set_random_seed(self.seed)
+        model.set_weights(self.model("plain").get_weights())
+        settings = self.settings
+        epochs = self.epochs or settings.noisy_epochs + settings.pruned_epochs
+        ramp = GradualPruning(kept, -(-2 * epochs // 3))
+        self.fit(model, "ramp", ramp.epochs, [ramp])
+        for kernel, count in zip(kernels(model), kept, strict=True):
+            kernel.constraint = Masked(mask_of(kernel, count))
+        rest = max(1, epochs - ramp.epochs)
+        self.fit(model, "gradual", rest)
+        model.save_weights(path)
+        return model
+
+    def _path(self, stage):
+        ending = ".weights.h5" if stage == "gradual" else ".keras"
+        name = f"{self.network}_{self.seed}_{stage}{ending}"
+        return os.path.join(self.folder, name)
 
     def fit(self, model, stage, epochs, callbacks=()):
         """Trains, from the epoch on in which an earlier program stopped."""

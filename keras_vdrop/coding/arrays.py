@@ -73,7 +73,9 @@ def read(
     return found
 
 
-def _read_one(reader: Reader, shape: tuple, streams: list[Reader]) -> Any:
+def _read_one(
+    reader: Reader, shape: tuple[int, ...], streams: list[Reader]
+) -> Any:
     code = reader.number()
     if code >= 2 * len(DTYPES):
         raise DamagedFile("It has weights of an unknown type.")

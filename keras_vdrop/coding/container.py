@@ -54,7 +54,7 @@ def most_bytes(size: int) -> int:
     return EXPANSION * size + FLOOR
 
 
-def read(data: bytes) -> tuple[Any, Callable]:
+def read(data: bytes) -> tuple[Any, Callable[..., list[Any]]]:
     """The header of a file, and a function of shapes that gives the arrays."""
     if data[:3] != MAGIC:
         raise DamagedFile("It does not begin as a compressed model does.")

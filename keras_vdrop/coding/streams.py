@@ -65,7 +65,7 @@ def read(reader: Reader, limit: int) -> bytes:
     return found
 
 
-def _filters(size: int) -> list[dict]:
+def _filters(size: int) -> list[dict[str, int]]:
     window = min(max(size, 4096), LARGEST_WINDOW)
     return [
         {
