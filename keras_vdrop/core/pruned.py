@@ -100,5 +100,5 @@ class PrunableWeight(keras.Layer):
         loading.load_noise(self, store)
         if self.pruned is not None:
             if not is_pruned:
-                self.pruned.assign(ops.zeros_like(self.pruned))
+                self.pruned.assign(ops.zeros(self.pruned.shape, "bool"))
             self._constrain()
