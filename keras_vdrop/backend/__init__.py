@@ -14,6 +14,7 @@ Every file defines the same names:
 - `with_backward`, `without_outward`: the same for a gradient that depends on
   its own sign, because it may lead back to a limit and not away from it;
 - `fused_moments`: both products of local reparameterization as one operation;
+- `map_examples`, `layout_like`: examples and variables on several devices;
 - `is_recomputed`: whether a state is drawn from in a call that the backward
   pass computes again;
 - `draw_key`, `fold_key`, `split_key`, `normal`: keys of random numbers, made
@@ -64,6 +65,8 @@ with_backward = _chosen.with_backward
 without_outward = _chosen.without_outward
 zero_where = _chosen.zero_where
 fused_moments = _chosen.fused_moments
+map_examples = _chosen.map_examples
+layout_like = _chosen.layout_like
 is_recomputed = _chosen.is_recomputed
 state_after = _chosen.state_after
 assign_state = _chosen.assign_state

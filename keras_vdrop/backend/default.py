@@ -147,6 +147,28 @@ def fused_moments(
     return None
 
 
+def map_examples(function: Callable, arguments: Any) -> Any:
+    """As `ops.map`, for several examples at a time if several devices can."""
+    return ops.map(function, arguments)
+
+
+def layout_like(variable: Any, path: str, select: Callable) -> Any | None:
+    """A layout over devices for a new variable that belongs to another.
+
+    Args:
+        variable: The variable that has a layout, or `None`.
+        path: The path of the new variable, by which the layouts of a user may
+            name it.
+        select: Function of the mesh axes of the first variable that returns
+            those of the new one.
+
+    Returns:
+        A `keras.distribution.TensorLayout`, or `None` for that of Keras.
+    """
+    del variable, path, select
+    return None
+
+
 def is_recomputed(state: Any, following: Any) -> bool:
     """Whether a draw is inside a call that the backward pass repeats.
 

@@ -11,7 +11,6 @@ import keras
 from keras_vdrop.backend.default import assign_state
 from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
-from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import hard_limit
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import plus
@@ -22,6 +21,9 @@ from keras_vdrop.backend.default import times_rest
 from keras_vdrop.backend.default import unless_above
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
+from keras_vdrop.backend.jax_devices import fused_moments
+from keras_vdrop.backend.jax_devices import layout_like
+from keras_vdrop.backend.jax_devices import map_examples
 
 __all__ = [
     "FUSES",
@@ -36,6 +38,8 @@ __all__ = [
     "gradient_function",
     "hard_limit",
     "is_recomputed",
+    "layout_like",
+    "map_examples",
     "normal",
     "on_values",
     "plus",
@@ -110,7 +114,8 @@ def softplus(x: Any) -> Any:
 
 
 def total(x: Any) -> Any:
-    if len(x.shape) < 2:
+    # A product would be summed over the devices before it is one number.
+    if len(x.shape) < 2 or keras.distribution.distribution() is not None:
         return jnp.sum(x)
     # XLA for a CPU (jax 0.10) fuses a sum with the operations before it, and
     # then fills whole arrays with their constants. It does not fuse a product

@@ -12,6 +12,8 @@ from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import is_recomputed
+from keras_vdrop.backend.default import layout_like
+from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import remember_limit
 from keras_vdrop.backend.default import softplus
@@ -35,6 +37,8 @@ __all__ = [
     "gradient_function",
     "hard_limit",
     "is_recomputed",
+    "layout_like",
+    "map_examples",
     "normal",
     "on_values",
     "plus",

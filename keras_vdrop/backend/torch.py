@@ -18,6 +18,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from keras_vdrop.backend.default import FEW
 from keras_vdrop.backend.default import compiled
+from keras_vdrop.backend.default import layout_like
+from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import total
@@ -42,6 +44,8 @@ __all__ = [
     "gradient_function",
     "hard_limit",
     "is_recomputed",
+    "layout_like",
+    "map_examples",
     "normal",
     "on_values",
     "plus",

@@ -21,7 +21,8 @@ def load_noise(weight: Any, store: Any) -> None:
     """Reads what `save_noise` wrote, or refuses other weights."""
     check_noise(weight, store)
     for variable in weight.weights:
-        _in_file(weight, variable).assign(store[variable.name])
+        if variable.name in store.keys():
+            _in_file(weight, variable).assign(store[variable.name])
 
 
 def _in_file(weight: Any, variable: Any) -> Any:
@@ -37,7 +38,10 @@ def check_noise(weight: Any, store: Any) -> None:
     """
     found = {key: np.shape(store[key]) for key in store.keys()}
     expected = {x.name: tuple(x.shape) for x in weight.weights}
-    if found == expected:
+    # A layer has this variable once a weight of it was pruned.
+    expected.pop("pruned", None)
+    pruned = {**expected, "pruned": tuple(weight.variable.shape)}
+    if found in (expected, pruned):
         return
     message = (
         f"Layer '{weight.owner}' cannot load the noise of its "

@@ -142,8 +142,7 @@ class Independent:
 
     def largest(self, value: Any, mean: Any) -> Any:
         """The largest log alpha, without the limit."""
-        del mean
-        return ops.max(value)
+        return ops.max(self.to_log_alpha(value, mean))
 
     def noise_log_alpha(self, value: Any, mean: Any) -> Any:
         """The same, with a gradient that can lead back to the limit."""
@@ -224,7 +223,7 @@ class Additive(Independent):
         return ops.convert_to_tensor(value), _as_float(mean)
 
     def largest(self, value: Any, mean: Any) -> Any:
-        return pointwise.largest_log_alpha(*self.made_of(value, mean))
+        return pointwise.largest_log_alpha(self.read(value), _as_float(mean))
 
     def log_variance(self, value: Any, mean: Any) -> Any:
         if self.max_alpha is None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vdrop.core import validation
 from keras_vdrop.core.arguments import NoiseArguments
@@ -13,6 +14,7 @@ from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.layers.in_place import make_variational
 from keras_vdrop.layers.variational import Variational
 from keras_vdrop.models import pruning
+from keras_vdrop.models import rounding
 from keras_vdrop.models.batch_normalization import update_batch_normalization
 from keras_vdrop.models.conversion_arguments import check_arguments
 from keras_vdrop.models.conversion_arguments import check_filter
@@ -38,6 +40,7 @@ def to_deterministic(
     verbose: int = 1,
     safe_mode: bool = True,
     batch_normalization_data: Any = None,
+    precision: float | None = None,
 ) -> keras.Model:
     """The plain Keras model that a variational one has learned.
 
@@ -56,8 +59,16 @@ def to_deterministic(
     pooling, `Flatten` and batch normalization, as long as the outputs stay
     those of the model with zeros.
 
+    With `precision`, weights are rounded to as many digits as the noise leaves
+    them: to multiples of a power of two near `precision` standard deviations
+    of the posterior, for each kernel that of its median weight. The bias has
+    the grid of its kernel. `keras_vdrop.save_compressed` stores such weights
+    in few bytes, and `keras_vdrop.compress` chooses `prune` and `precision` on
+    data.
+
     Args:
-        model: A functional or `Sequential` model that can be saved and loaded.
+        model: A model that can be saved and loaded: functional, `Sequential`,
+            or of a class with a config.
         prune: Float, the largest log alpha that a weight may have to be kept,
             or `None` to keep all. Molchanov et al. use 3, a rate of 0.95.
         verbose: 0 or 1, whether to print what was pruned.
@@ -68,6 +79,9 @@ def to_deterministic(
             of batch normalization are estimated anew, as
             `keras_vdrop.update_batch_normalization` does, or `None` to keep
             them.
+        precision: Float above 0, the step of the rounded weights in standard
+            deviations of the posterior, or `None` not to round them. About 1
+            hardly changes the outputs.
 
     Returns:
         A model of the class of `model`, not compiled.
@@ -96,12 +110,15 @@ def to_deterministic(
     """
     check_model(model)
     validation.check_bool("safe_mode", safe_mode)
+    if precision is not None:
+        precision = validation.check_positive("precision", precision)
     if prune is not None:
         prune = validation.check_limit("prune", prune)
+    if prune is not None or precision is not None:
         if not model.built:
             raise validation.invalid(
                 "model",
-                "a built model, whose weights can be pruned",
+                "a built model, whose weights can be pruned or rounded",
                 model,
                 "Call it on some data first, or give it a `keras.Input`.",
             )
@@ -119,15 +136,25 @@ def to_deterministic(
     copy_weights(model, plain)
     if batch_normalization_data is not None:
         update_batch_normalization(plain, batch_normalization_data)
-    if prune is None:
-        return plain
-    zeroed = pruning.zero_noise(model, layer_pairs(model, plain), prune)
-    removal = pruning.plan_removal(plain)
-    pruned = rebuild(plain, removal.smaller, safe_mode)
-    copy_weights(plain, pruned, removal.select)
-    if verbose:
-        pruning.report(plain, pruned, zeroed, removal.kept)
-    return pruned
+    # What `keras_vdrop.prune` has taken out is infinite.
+    threshold = float(np.finfo("float32").max) if prune is None else prune
+    pairs = layer_pairs(model, plain)
+    zeroed = pruning.zero_noise(model, pairs, threshold)
+    steps = {}
+    if precision is not None:
+        steps = rounding.round_to_noise(model, pairs, precision)
+    if prune is not None:
+        # Behind the rounding, which makes more zeros.
+        removal = pruning.plan_removal(plain)
+        whole, plain = plain, rebuild(plain, removal.smaller, safe_mode)
+        copy_weights(whole, plain, removal.select)
+        smaller = dict(layer_pairs(whole, plain))
+        steps = {smaller[layer]: step for layer, step in steps.items()}
+        if verbose:
+            pruning.report(whole, plain, zeroed, removal.kept)
+    # Behind the removal, which adds constants to them.
+    rounding.round_biases(steps)
+    return plain
 
 
 def to_variational(
@@ -141,16 +168,20 @@ def to_variational(
 
     Each Keras layer that a layer of `keras_vdrop.layers` stands in for becomes
     its variational form with the same weights, in nested models and wrappers
-    too, unless `filter` leaves it out. Subclasses of these classes and all
-    other layers are left as they are. The outputs of `predict` are those of
-    `model`, which is left as it is, and `to_deterministic` gives it back.
+    too, unless `filter` leaves it out; so does each layer that the code of a
+    class makes, such as those of a backbone of keras_hub. Subclasses of these
+    classes and all other layers are left as they are. The outputs of `predict`
+    are those of `model`, which is left as it is, and `to_deterministic` gives
+    it back.
 
     Args:
-        model: A functional or `Sequential` model that can be saved and loaded.
+        model: A built model that can be saved and loaded: functional,
+            `Sequential`, or of a class with a config.
         filter: Function of a layer that returns `True` to replace it, `False`
             to leave it, or a dict of arguments for this layer alone. By
             default all are replaced.
-        verbose: 0 or 1, whether to print which layers with weights were left.
+        verbose: 0 or 1, whether to print which layers were replaced, and which
+            layers with weights were left, with the reason.
         safe_mode: Boolean, whether to refuse Python code in the config of the
             model, as in `keras.saving.load_model`. The functions of `Lambda`
             layers are handed on as they are.
@@ -177,8 +208,8 @@ def to_variational(
     ... )
     1 layer replaced: 1 Dense
     2 layers with weights left alone:
-      1 Conv2D: features
-      1 BatchNormalization: norm
+      1 Conv2D (left out by `filter`): features
+      1 BatchNormalization (no variational form): norm
     >>> model.get_layer("scores").rate
     0.1
     """
@@ -196,11 +227,14 @@ def to_variational(
     }
 
     listed: set[int] = set()
+    filtered: set[int] = set()
 
     def arguments_for(layer: keras.Layer) -> dict | None:
-        free = has_form(layer) and id(layer) not in inside
-        chosen = choose(filter, layer) if free else None
+        if not has_form(layer) or id(layer) in inside:
+            return None
+        chosen = choose(filter, layer)
         if chosen is None:
+            filtered.add(id(layer))
             return None
         arguments = {**layer_arguments, **chosen}
         if "seed" not in chosen and seed is not None:
@@ -237,13 +271,14 @@ def to_variational(
             "Layers that a class of your own makes have to be replaced there.",
         )
     copy_weights(model, converted)
-    for layer, other in layer_pairs(model, converted):
+    pairs = layer_pairs(model, converted)
+    for layer, other in pairs:
         replacing = isinstance(other, VariationalLayer)
         if replacing and type(layer) is not type(other):
             # The variance of the additive posterior depends on the kernel.
             other.reset_noise()
     if verbose:
-        report_conversion(replaced, converted)
+        report_conversion(replaced, pairs, filtered)
     return converted
 
 

@@ -87,7 +87,7 @@ def zero_noise(
         id(variable): (plain, other)
         for layer, plain in pairs
         for variable, other in zip(
-            _own_variables(layer), _own_variables(plain), strict=True
+            own_variables(layer), own_variables(plain), strict=True
         )
     }
     zeroed: dict = {}
@@ -111,7 +111,7 @@ def zero_noise(
     return zeroed
 
 
-def _own_variables(layer: keras.Layer) -> list:
+def own_variables(layer: keras.Layer) -> list:
     return layer._trainable_variables + layer._non_trainable_variables
 
 

@@ -248,7 +248,7 @@ class _Reversed:
         self.weight = weight
         self.posterior = weight.posterior
         self.generator = weight.generator
-        self.mean_variable = weight.mean_variable
+        self.kept_mean = weight.kept_mean
         self.axes = Axes(TIED_PROJECTION, weight.axes.kernel_shape)
 
     def variance(self, dtype: str) -> Variance:
