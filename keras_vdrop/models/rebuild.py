@@ -242,6 +242,8 @@ def copy_weights(
     """
     for layer, other in layer_pairs(source, target):
         found, wanted = own_weights(layer), own_weights(other)
+        if select is not None:
+            found = select(layer, found)
         wanted.update({k: w for k, w in found.items() if _is_pruned(k, wanted)})
         if type(layer) is type(other) and found.keys() != wanted.keys():
             raise validation.invalid(
@@ -250,8 +252,6 @@ def copy_weights(
                 source,
                 f"The copy of layer '{layer.name}' has other weights than it.",
             )
-        if select is not None:
-            found = select(layer, found)
         shared = {name: w for name, w in found.items() if name in wanted}
         load_own_weights(other, {**wanted, **shared})
         copy_assets(layer, other)
