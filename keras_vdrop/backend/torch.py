@@ -7,26 +7,34 @@ gradient of the kernel to the memory of the first.
 """
 
 import math
+import weakref
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from keras import ops
+from torch.utils.weak import WeakIdKeyDictionary
 
 from keras_vdrop.backend.default import FEW
 from keras_vdrop.backend.default import compiled
+from keras_vdrop.backend.default import layout_like
+from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import total
+from keras_vdrop.backend.torch_random import assign_state
 from keras_vdrop.backend.torch_random import draw_key
 from keras_vdrop.backend.torch_random import fold_key
 from keras_vdrop.backend.torch_random import is_recomputed
 from keras_vdrop.backend.torch_random import normal
 from keras_vdrop.backend.torch_random import split_key
+from keras_vdrop.backend.torch_random import state_after
 
 __all__ = [
     "FUSES",
     "SEED_DTYPE",
+    "assign_state",
     "at_least",
     "at_most",
     "compiled",
@@ -36,15 +44,19 @@ __all__ = [
     "gradient_function",
     "hard_limit",
     "is_recomputed",
+    "layout_like",
+    "map_examples",
     "normal",
     "on_values",
     "plus",
+    "remember_limit",
     "softplus",
     "split_key",
+    "state_after",
     "times",
     "times_rest",
     "total",
-    "unless_beyond",
+    "unless_above",
     "with_backward",
     "with_gradient",
     "without_outward",
@@ -61,18 +73,22 @@ def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
             generate_vmap_rule = True
 
             @staticmethod
-            def forward(*arguments: Any) -> Any:
-                return function(*arguments)
+            def forward(numbers: dict, *arguments: Any) -> Any:
+                return function(*arguments, **numbers)
 
             @staticmethod
             def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-                ctx.save_for_backward(*inputs[kept_from:])
+                ctx.numbers = inputs[0]
+                ctx.save_for_backward(*inputs[1 + kept_from :])
 
             @staticmethod
             def backward(ctx: Any, upstream: Any) -> tuple:
-                return gradient(upstream, *ctx.saved_tensors)
+                found = gradient(upstream, *ctx.saved_tensors, **ctx.numbers)
+                return None, *found
 
-        return Pointwise.apply
+        return lambda *arguments, **numbers: Pointwise.apply(
+            numbers, *arguments
+        )
 
     return decorate
 
@@ -110,19 +126,50 @@ def hard_limit(x: Any, limit: float) -> Any:
     return x.clamp(max=limit)
 
 
-def unless_beyond(
-    x: Any, limit: float, limited: Callable, plain: Callable
+# By a tensor that was limited: the limit, the versions of the tensors that this
+# follows from, and for how many looks it holds. An optimizer that changes
+# `param.data` leaves the version as it is, and so it is forgotten soon.
+_limited = WeakIdKeyDictionary()
+
+
+def remember_limit(made_of: Sequence, limit: float, looks: int) -> None:
+    versions = _versions(made_of)
+    if versions:
+        # The value that is about to be assigned counts as a change.
+        versions[0] = versions[0][0], versions[0][1] + 1
+        _limited[made_of[0]] = limit, versions, looks
+
+
+def unless_above(
+    largest: Callable,
+    limit: float,
+    limited: Callable,
+    plain: Callable,
+    made_of: Sequence,
 ) -> Any:
+    x = made_of[0]
     # A look at a value of another device would wait for it.
     is_slow = x.device.type != "cpu" or torch.compiler.is_compiling()
     if is_slow or x.numel() < FEW:
         return limited()
+    known, versions, looks = _limited.pop(x, (math.inf, None, 0))
+    if known <= limit and versions == _versions(made_of):
+        if looks > 1:
+            _limited[x] = known, versions, looks - 1
+        return plain()
     try:
-        # Not `>`, which NaN fails.
-        within = bool(x.detach().amax() <= limit)
+        with torch.no_grad():
+            # Not `>`, which NaN fails.
+            within = bool(largest() <= limit)
     except RuntimeError:  # A vmap over `x` has no single value.
         return limited()
     return plain() if within else limited()
+
+
+def _versions(tensors: Sequence) -> list:
+    if torch.compiler.is_compiling() or any(x.is_inference() for x in tensors):
+        return []
+    return [(weakref.ref(x), x._version) for x in tensors]
 
 
 def without_outward(gradient: Any, x: Any, limit: Any) -> Any:
@@ -164,8 +211,12 @@ def fused_moments(
     if log_alpha is None or limit is None:
         mean, variance, _ = product(None)
     else:
-        mean, variance, _ = unless_beyond(
-            log_alpha, limit, lambda: product(limit), lambda: product(None)
+        mean, variance, _ = unless_above(
+            log_alpha.amax,
+            limit,
+            lambda: product(limit),
+            lambda: product(None),
+            made_of=(log_alpha,),
         )
     shape = (*batch, kernel.shape[1])
     return mean.reshape(shape), variance.reshape(shape)

@@ -208,7 +208,7 @@ def example(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
 
     pairs = [f() for weight, _ in maps for f in (weight.mean, weight.std)]
     keys = maps[0][0].generator.split(ops.shape(inputs)[0])
-    return layer.finish(ops.map(run, (inputs, keys)))
+    return layer.finish(backend.map_examples(run, (inputs, keys)))
 
 
 def _held_sample(
@@ -236,7 +236,7 @@ def _each_call(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
         return outputs[0], [ops.mean(loss) for loss in losses]
 
     keys = weights[0].generator.split(ops.shape(inputs)[0])
-    outputs, losses = ops.map(run, (inputs, keys))
+    outputs, losses = backend.map_examples(run, (inputs, keys))
     for loss in losses:
         layer.add_loss(ops.mean(loss))
     return outputs

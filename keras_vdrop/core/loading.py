@@ -1,4 +1,4 @@
-"""Refuses weights of a file that are not those of the noise of a layer."""
+"""The noise of a layer in a file: log alpha, whatever its scale."""
 
 import weakref
 from collections.abc import Hashable
@@ -9,6 +9,24 @@ import numpy as np
 # Keras tries a layer of a `Sequential` again by a path that is in no file and
 # tells the last error (3.15, saving/saving_lib.py): what the first one was.
 _refused: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def save_noise(weight: Any, store: Any) -> None:
+    """Writes the weights of a `RandomWeight`."""
+    for variable in weight.weights:
+        store[variable.name] = _in_file(weight, variable).numpy()
+
+
+def load_noise(weight: Any, store: Any) -> None:
+    """Reads what `save_noise` wrote, or refuses other weights."""
+    check_noise(weight, store)
+    for variable in weight.weights:
+        if variable.name in store.keys():
+            _in_file(weight, variable).assign(store[variable.name])
+
+
+def _in_file(weight: Any, variable: Any) -> Any:
+    return weight.unscaled() if variable is weight.variable else variable
 
 
 def check_noise(weight: Any, store: Any) -> None:

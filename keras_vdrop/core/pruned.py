@@ -88,19 +88,17 @@ class PrunableWeight(keras.Layer):
         return ops.where(pruned, ops.cast(otherwise, values.dtype), values)
 
     def save_own_variables(self, store: Any) -> None:
-        for weight in self.weights:
-            store[weight.name] = weight
+        loading.save_noise(self, store)
 
     def load_own_variables(self, store: Any) -> None:
         if not self.built:
             super().load_own_variables(store)  # Keras tells why it cannot.
         loading.check_noise(self, store)
-        if "pruned" in store.keys() and self.pruned is None:
+        is_pruned = "pruned" in store.keys()
+        if is_pruned and self.pruned is None:
             self._add_pruned()
-        for weight in self.weights:
-            if weight is not self.pruned:
-                weight.assign(store[weight.name])
+        loading.load_noise(self, store)
         if self.pruned is not None:
-            found = "pruned" in store.keys() and store["pruned"]
-            self.pruned.assign(ops.broadcast_to(found, self.pruned.shape))
+            if not is_pruned:
+                self.pruned.assign(ops.zeros(self.pruned.shape, "bool"))
             self._constrain()

@@ -16,10 +16,11 @@ from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.axes import Axes
 from keras_vdrop.core.dtypes import at_least_float32
 from keras_vdrop.core.hooks import InitialNoise
-from keras_vdrop.core.hooks import KLLoss
-from keras_vdrop.core.hooks import Limit
 from keras_vdrop.core.hooks import NumExamplesCheck
+from keras_vdrop.core.hooks import noise_variable
+from keras_vdrop.core.hooks import unknown_num_examples
 from keras_vdrop.core.pruned import PrunableWeight
+from keras_vdrop.core.scaled_variable import ScaledVariable
 from keras_vdrop.core.seeds import InitialState
 from keras_vdrop.core.seeds import NoiseGenerator
 
@@ -55,6 +56,7 @@ class RandomWeight(PrunableWeight):
         self.salt = self.name
         self.posterior_class = arguments.posterior
         self.limit = arguments.limit
+        self.speed = arguments.speed
         # Hidden from the tracking of Keras: the mean is a weight of the owner,
         # and `kl_weight` belongs to the training and not to the weights.
         self._untracked = types.SimpleNamespace(mean=None, kl_weight=None)
@@ -65,23 +67,14 @@ class RandomWeight(PrunableWeight):
         """Makes a variable random, or a scale of 1 if it is `None`."""
         self._untracked.mean = mean
         self._posterior = self.posterior_class(
-            axes, self.granularity, self.limit
+            axes, self.granularity, self.limit, self.speed
         )
         self.build(axes.kernel_shape)
 
     def build(self, kernel_shape: Sequence[int]) -> None:
         del kernel_shape
         dtype = at_least_float32(self.variable_dtype)
-        self.variable = self.add_weight(
-            name=self.posterior.variable_name,
-            shape=self.posterior.shape,
-            initializer=InitialNoise(self),
-            dtype=dtype,
-            trainable=self.adaptive,
-            autocast=False,
-            regularizer=KLLoss(self),
-            constraint=None if self.limit is None else Limit(self),
-        )
+        self.variable = noise_variable(self, dtype)
         # A weight, unlike the state of Keras's generators: a training that is
         # resumed goes on with the noise it would have had.
         self.seed_state = self.add_weight(
@@ -100,12 +93,17 @@ class RandomWeight(PrunableWeight):
             name="kl_weight",
         )
 
+    def unscaled(self) -> Any:
+        """The variable of the noise, in the scale of its name."""
+        if self.speed == 1:
+            return self.variable
+        return ScaledVariable(self.variable, self.posterior)
+
     def reset_noise(self) -> None:
         """Gives the noise its initial rate, for the mean of now."""
         if self.built:
-            initial = InitialNoise(self)
-            variable = self.variable
-            variable.assign(initial(variable.shape, variable.dtype))
+            shape, dtype = self.variable.shape, self.variable.dtype
+            self.variable.assign(InitialNoise(self)(shape, dtype))
 
     @property
     def variables(self) -> list:
@@ -166,12 +164,14 @@ class RandomWeight(PrunableWeight):
 
         It is infinite for pruned weights.
         """
-        log_alpha = self.unless_pruned(self.log_alpha_variable(), math.inf)
-        if self.limit is None:
-            return ops.convert_to_tensor(log_alpha)
-        return backend.hard_limit(
-            ops.convert_to_tensor(log_alpha), math.log(self.limit)
+        log_alpha = self.posterior.to_log_alpha(
+            self.variable, self.mean_variable
         )
+        log_alpha = self.unless_pruned(log_alpha, math.inf)
+        limit = self.posterior.log_limit
+        if limit is None:
+            return log_alpha
+        return backend.hard_limit(log_alpha, limit)
 
     def of_log_alpha(self, function: Callable) -> Any:
         """A function of log alpha, elementwise, with log alpha limited.
@@ -184,9 +184,9 @@ class RandomWeight(PrunableWeight):
         return self.unless_pruned(found, 0.0)
 
     def log_alpha_variable(self) -> Any:
-        """Log alpha without the limit: the variable, where it is one."""
+        """Log alpha without the limit, to be assigned where it is one."""
         if self.posterior.variable_name == "log_alpha":
-            return self.variable
+            return self.unscaled()
         return self.posterior.to_log_alpha(self.variable, self.mean_variable)
 
     def log_variance(self) -> Any:
@@ -256,20 +256,10 @@ class RandomWeight(PrunableWeight):
     def kl_loss(self) -> Any:
         """The KL as the loss has it."""
         if self.num_examples is None:
-            raise self.unknown_num_examples()
+            raise unknown_num_examples(self)
         loss = ops.multiply(self.kl_weight, self.kl_tensor())
         # Keras's losses are of this dtype, and tensorflow adds no others.
         return ops.cast(loss, keras.config.floatx())
-
-    def unknown_num_examples(self) -> ValueError:
-        return ValueError(
-            f"The loss of layer '{self.owner}' is not known before the "
-            "number of training examples is, by which its KL is divided. "
-            "Add this line before `fit` or `evaluate`:\n\n"
-            "    keras_vdrop.set_num_examples(model, len(x_train))\n\n"
-            "or pass `num_examples` to the layer, or fix its dropout rate "
-            "with `adaptive=False`."
-        )
 
     def _kl_weight_value(self) -> float:
         if self.num_examples is None:

@@ -61,6 +61,9 @@ def summary(
     that have weights. A layer with `adaptive=False` has a rate and nothing
     else. A layer with several random variables has a line for each.
 
+    Below the table are the layers whose rates are still where they began, and
+    those more than half of whose rates are at the limit of `max_alpha`.
+
     Args:
         model: A `keras.Model`, or a layer.
         line_length: Positive integer, the greatest length of a line; 88 by
@@ -98,18 +101,13 @@ def summary(
         line_length = validation.check_count("line_length", line_length)
     reports = report(model, threshold)
     rows = [_row(found) for found in reports]
+    notes = _notes(reports, threshold)
     total = _total(reports)
     lines = _table(rows, total, line_length or LINE_LENGTH)
     lines.insert(0, f'Variational layers of "{model.name}"')
-    if any(found.rates is None for found in reports):
-        lines.append(
-            "A layer that is not built has no rates: call the model on some "
-            "data first."
-        )
-    weights = sum(found.weights for found in reports)
-    lines.append(f"Weights with noise: {weights:,}")
-    lines.append(f"Prunable: weights with log alpha above {threshold:g}")
-    found = Summary(model.name, lines, rows, total)
+    for note in notes:
+        lines += textwrap.wrap(note, line_length or LINE_LENGTH)
+    found = Summary(model.name, lines, rows, total, notes)
     found.show(print_fn)
     return found
 
@@ -122,6 +120,7 @@ class Summary:
         lines: The lines of the table in text.
         rows: The cells of each row.
         total: The cells of the last row.
+        notes: What stands below the table.
     """
 
     def __init__(
@@ -130,11 +129,13 @@ class Summary:
         lines: list[str],
         rows: list[list[str]],
         total: list[str],
+        notes: list[str],
     ):
         self.name = name
         self.lines = lines
         self.rows = rows
         self.total = total
+        self.notes = notes
         self._shown_in: int | None = None
 
     def show(self, print_fn: Callable[..., Any] | None = None) -> None:
@@ -159,8 +160,7 @@ class Summary:
         headings = [" ".join(x).strip() for x in zip(*HEADINGS, strict=True)]
         # Those of the rates have no second line above them.
         headings[4:6] = ["Rate min", "Rate max"]
-        footer = len(self.lines) - 2
-        notes = "".join(f"<p>{line}</p>" for line in self.lines[footer:])
+        notes = "".join(f"<p>{note}</p>" for note in self.notes)
         rows = [*self.rows, self.total]
         return notebook.table(self.lines[0], headings, rows, words=3) + notes
 
@@ -187,6 +187,36 @@ def _row(found: NoiseReport) -> list[str]:
         *[f"{rate:.3f}" for rate in (rates.mean(), rates.min(), rates.max())],
         *_measures(found.kl, bits, found.prunable),
     ]
+
+
+def _notes(reports: list[NoiseReport], threshold: float) -> list[str]:
+    weights = sum(found.weights for found in reports)
+    notes = [
+        f"Weights with noise: {weights:,}",
+        f"Prunable: weights with log alpha above {threshold:g}",
+    ]
+    if any(found.rates is None for found in reports):
+        notes.append(
+            "A layer that is not built has no rates: call the model on some "
+            "data first."
+        )
+    still = [found.name for found in reports if not found.has_moved]
+    if still:
+        notes.append(
+            f"Rates where they began: {', '.join(still)}. Train longer, or "
+            "raise the learning rate or `rate_speed`."
+        )
+    limited = [
+        f"{found.name} ({found.at_limit:.0%})"
+        for found in reports
+        if found.at_limit > 0.5
+    ]
+    if limited:
+        notes.append(
+            f"Rates at the limit of `max_alpha`: {', '.join(limited)}. If the "
+            "model underfits, raise `kl_downscale` in `set_num_examples`."
+        )
+    return notes
 
 
 def _total(reports: list[NoiseReport]) -> list[str]:

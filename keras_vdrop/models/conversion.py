@@ -67,7 +67,8 @@ def to_deterministic(
     data.
 
     Args:
-        model: A functional or `Sequential` model that can be saved and loaded.
+        model: A model that can be saved and loaded: functional, `Sequential`,
+            or of a class with a config.
         prune: Float, the largest log alpha that a weight may have to be kept,
             or `None` to keep all. Molchanov et al. use 3, a rate of 0.95.
         verbose: 0 or 1, whether to print what was pruned.
@@ -167,16 +168,20 @@ def to_variational(
 
     Each Keras layer that a layer of `keras_vdrop.layers` stands in for becomes
     its variational form with the same weights, in nested models and wrappers
-    too, unless `filter` leaves it out. Subclasses of these classes and all
-    other layers are left as they are. The outputs of `predict` are those of
-    `model`, which is left as it is, and `to_deterministic` gives it back.
+    too, unless `filter` leaves it out; so does each layer that the code of a
+    class makes, such as those of a backbone of keras_hub. Subclasses of these
+    classes and all other layers are left as they are. The outputs of `predict`
+    are those of `model`, which is left as it is, and `to_deterministic` gives
+    it back.
 
     Args:
-        model: A functional or `Sequential` model that can be saved and loaded.
+        model: A built model that can be saved and loaded: functional,
+            `Sequential`, or of a class with a config.
         filter: Function of a layer that returns `True` to replace it, `False`
             to leave it, or a dict of arguments for this layer alone. By
             default all are replaced.
-        verbose: 0 or 1, whether to print which layers with weights were left.
+        verbose: 0 or 1, whether to print which layers were replaced, and which
+            layers with weights were left, with the reason.
         safe_mode: Boolean, whether to refuse Python code in the config of the
             model, as in `keras.saving.load_model`. The functions of `Lambda`
             layers are handed on as they are.
@@ -203,8 +208,8 @@ def to_variational(
     ... )
     1 layer replaced: 1 Dense
     2 layers with weights left alone:
-      1 Conv2D: features
-      1 BatchNormalization: norm
+      1 Conv2D (left out by `filter`): features
+      1 BatchNormalization (no variational form): norm
     >>> model.get_layer("scores").rate
     0.1
     """
@@ -222,11 +227,14 @@ def to_variational(
     }
 
     listed: set[int] = set()
+    filtered: set[int] = set()
 
     def arguments_for(layer: keras.Layer) -> dict | None:
-        free = has_form(layer) and id(layer) not in inside
-        chosen = choose(filter, layer) if free else None
+        if not has_form(layer) or id(layer) in inside:
+            return None
+        chosen = choose(filter, layer)
         if chosen is None:
+            filtered.add(id(layer))
             return None
         arguments = {**layer_arguments, **chosen}
         if "seed" not in chosen and seed is not None:
@@ -263,13 +271,14 @@ def to_variational(
             "Layers that a class of your own makes have to be replaced there.",
         )
     copy_weights(model, converted)
-    for layer, other in layer_pairs(model, converted):
+    pairs = layer_pairs(model, converted)
+    for layer, other in pairs:
         replacing = isinstance(other, VariationalLayer)
         if replacing and type(layer) is not type(other):
             # The variance of the additive posterior depends on the kernel.
             other.reset_noise()
     if verbose:
-        report_conversion(replaced, converted)
+        report_conversion(replaced, pairs, filtered)
     return converted
 
 

@@ -168,22 +168,38 @@ def layer_pairs(
     source: keras.Layer, target: keras.Layer
 ) -> list[tuple[keras.Layer, keras.Layer]]:
     """The layers of a model beside those of the model rebuilt from it."""
-    sources, targets = every_layer(source), every_layer(target)
-    if not any(isinstance(layer, Variational) for layer in targets):
-        # Its place has the layer that was inside it.
-        sources = [x for x in sources if not isinstance(x, Variational)]
-    # Keras names some layers inside others anew each time.
-    if len(sources) != len(targets) or not all(
-        a.name == b.name or _keras_class(a) is _keras_class(b)
-        for a, b in zip(sources, targets, strict=True)
-    ):
+    pairs: list[tuple[keras.Layer, keras.Layer]] = []
+    partner: dict[int, int] = {}
+    if not _join(source, target, pairs, partner):
         raise validation.invalid(
             "model",
             "a model whose nested models and custom layers share no layers "
             "with one another, and say in their config what they are made of",
             source,
         )
-    return list(zip(sources, targets, strict=True))
+    return pairs
+
+
+def _join(source: Any, target: Any, pairs: list, partner: dict) -> bool:
+    """Adds two layers and what is in them, and tells whether it is the same."""
+    if isinstance(source, Variational) and not isinstance(target, Variational):
+        # Its place has the layer that was inside it.
+        source = source.layer
+    # Keras names some layers inside others anew each time.
+    same_name = source.name == target.name
+    if not same_name and _keras_class(source) is not _keras_class(target):
+        return False
+    if id(source) in partner or id(target) in partner:
+        return partner.get(id(source)) == id(target)
+    partner[id(source)], partner[id(target)] = id(target), id(source)
+    pairs.append((source, target))
+    ours, theirs = children(source), children(target)
+    if source.built and not target.built and not source.weights:
+        # A preprocessor makes some of its parts with its first batch.
+        ours = ours[: len(theirs)]
+    return len(ours) == len(theirs) and all(
+        _join(a, b, pairs, partner) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def _keras_class(layer: keras.Layer) -> Any:
@@ -240,7 +256,8 @@ def copy_weights(
         select: Function of a layer of the source and its weights that returns
             those to copy. By default all are.
     """
-    for layer, other in layer_pairs(source, target):
+    pairs = layer_pairs(source, target)
+    for layer, other in pairs:
         found, wanted = own_weights(layer), own_weights(other)
         if select is not None:
             found = select(layer, found)
@@ -254,6 +271,7 @@ def copy_weights(
             )
         shared = {name: w for name, w in found.items() if name in wanted}
         load_own_weights(other, {**wanted, **shared})
+    for layer, other in [*pairs, *_untracked_pairs(pairs)]:
         copy_assets(layer, other)
 
 
@@ -261,3 +279,18 @@ def _is_pruned(name: str, wanted: dict) -> bool:
     """Whether it says which weights of a noise that is wanted were pruned."""
     weight, _, variable = name.rpartition("/")
     return variable == "pruned" and f"{weight}/seed_state" in wanted
+
+
+def _untracked_pairs(pairs: list) -> list:
+    """Layers that are attributes of others, although Keras does not know it.
+
+    On torch the preprocessor of a task of keras_hub is one.
+    """
+    known = {id(layer) for layer, _ in pairs}
+    found = []
+    for layer, other in pairs:
+        for name, part in vars(layer).items():
+            is_new = isinstance(part, keras.Layer) and id(part) not in known
+            if is_new and type(vars(other).get(name)) is type(part):
+                found += layer_pairs(part, vars(other)[name])
+    return found

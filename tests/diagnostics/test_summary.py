@@ -18,7 +18,9 @@ def lines_of(model, **arguments):
 
 def cells_of(model, **arguments):
     """The cells of each row by its first, which is the layer's name."""
-    rows = [line.split() for line in lines_of(model, **arguments)[5:]]
+    lines = lines_of(model, **arguments)[5:]
+    end = next(n for n, line in enumerate(lines) if line[:1] == "━")
+    rows = [line.split() for line in lines[:end]]
     return {row[0]: row[1:] for row in rows if row}
 
 
@@ -99,9 +101,27 @@ def test_share_of_weights_that_could_go(threshold, share):
     assert cells["unlimited"][-1] == f"{share:.1%}"
     assert cells["bounded"][-1] == "0.0%"
     assert cells["Total"][-1] == f"{share * 4 / 12:.1%}"
-    assert lines_of(model, threshold=threshold)[-1].endswith(
-        f"above {threshold:g}"
+    lines = lines_of(model, threshold=threshold)
+    assert any(line.endswith(f"above {threshold:g}") for line in lines)
+
+
+def test_rates_that_did_not_move_or_are_at_the_limit():
+    still = keras_vdrop.VariationalDense(2, name="still")
+    moved = keras_vdrop.VariationalDense(2, name="moved", noise="correlated")
+    limit = keras_vdrop.VariationalDense(
+        2, name="limit", granularity="output", max_alpha=0.5
     )
+    fixed = keras_vdrop.VariationalDense(2, name="fixed", adaptive=False)
+    model = sequential((3,), still, moved, limit, fixed)
+    moved.log_alpha.assign(-2.0)
+    limit.log_alpha.assign([-3.0, np.log(0.5)])
+    text = " ".join(lines_of(model))
+    assert "where they began: still." in text
+    # Half of the rates are not more than half.
+    assert "at the limit" not in text
+    limit.log_alpha.assign([np.log(0.5), np.log(0.5)])
+    text = " ".join(lines_of(model))
+    assert "at the limit of `max_alpha`: limit (100%)." in text
 
 
 def test_fixed_rates_have_no_kl():

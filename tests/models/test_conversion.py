@@ -442,8 +442,8 @@ def test_report_of_what_is_left(capsys):
         "4 layers replaced: 1 Conv2D, 1 DepthwiseConv2D, 1 EinsumDense, "
         "1 Dense",
         "2 layers with weights left alone:",
-        "  1 BatchNormalization: c",
-        "  1 Dense: d",
+        "  1 BatchNormalization (no variational form): c",
+        "  1 Dense (left out by `filter`): d",
     ]
     to_variational(plain_model(), verbose=0)
     assert capsys.readouterr().out == ""
@@ -459,7 +459,8 @@ def test_subclasses_are_left(capsys):
     )
     found = to_variational(model)
     assert type(found.layers[0]) is OtherDense
-    assert "  1 OtherDense: a" in capsys.readouterr().out.splitlines()
+    line = "  1 OtherDense (a subclass of Dense): a"
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def test_filter_tells_layers_of_one_name_apart():

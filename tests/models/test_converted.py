@@ -191,6 +191,39 @@ def test_predict_and_summary_reach_every_layer(capsys):
     assert capsys.readouterr().out.count("dense") >= 2
 
 
+@keras.saving.register_keras_serializable(PACKAGE)
+class Recurrent(keras.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.lstm = layers.LSTM(3)
+        self.adapted = layers.Dense(3, name="adapted")
+
+    def build(self, input_shape):
+        self.lstm.build(input_shape)
+        self.adapted.build((None, 3))
+        self.adapted.enable_lora(1)
+
+    def call(self, inputs):
+        return self.adapted(self.lstm(inputs))
+
+
+def test_reasons_of_what_is_left(capsys):
+    inside = keras_vdrop.Variational(layers.Conv1D(3, 2), name="wrapper")
+    model = keras.Sequential(
+        [keras.Input((4, 3)), inside, Recurrent(), layers.Dense(2)]
+    )
+    found = keras_vdrop.to_variational(model)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "1 layer replaced: 1 Dense",
+        "2 layers with weights left alone:",
+        "  1 LSTMCell (made by the code of its owner): lstm_cell",
+        "  1 Dense (LoRA or quantization): adapted",
+    ]
+    kinds = [type(x).__name__ for x in keras_vdrop.variational_layers(found)]
+    assert kinds == ["Variational", "VariationalDense"]
+
+
 PROGRAM = """
 import keras, numpy as np, sys
 sys.path.insert(0, sys.argv[2])
