@@ -41,6 +41,7 @@ MODULES = {
         "callbacks",
         "compress",
         "divergence",
+        "fold_batch_normalization",
         "gradient_variance",
         "layers",
         "load_compressed",

@@ -57,6 +57,9 @@ def summary(
       more than 4.5 times as large as the weight. The share is 0 for a layer
       with `max_alpha=1.0`: only without that limit can weights be prunable.
 
+    The code length below the table is the sum of the bits of all weights, in
+    bytes. `keras_vdrop.save_compressed` shows how much of it a file reaches.
+
     The totals of the bits and of the prunable weights are over the layers
     that have weights. A layer with `adaptive=False` has a rate and nothing
     else. A layer with several random variables has a line for each.
@@ -195,6 +198,10 @@ def _notes(reports: list[NoiseReport], threshold: float) -> list[str]:
         f"Weights with noise: {weights:,}",
         f"Prunable: weights with log alpha above {threshold:g}",
     ]
+    kernels = [x for x in reports if x.weights and x.kl is not None]
+    if kernels:
+        code_length = sum(x.kl or 0.0 for x in kernels) / math.log(2) / 8
+        notes.append(f"Code length: KL / log(2) = {code_length:,.0f} bytes")
     if any(found.rates is None for found in reports):
         notes.append(
             "A layer that is not built has no rates: call the model on some "

@@ -89,6 +89,18 @@ def test_type_a_has_a_kl_for_each_input():
     assert cells["Total"] == [f"{8 * np.log(2):.1f}", "0.200", "0.0%"]
 
 
+def test_code_length():
+    """A nat is 1 / log(2) bits, and layers of noise alone have no weights."""
+    dense = keras_vdrop.VariationalDense(100, kl="lower_bound", rate=1e-3)
+    dropout = keras_vdrop.VariationalDropout(kl="lower_bound", rate=1e-3)
+    lines = lines_of(sequential((50,), dropout, dense))
+    # A bit each is -log2(sqrt(alpha)).
+    expected = 5000 * -np.log2(np.sqrt(1e-3 / 0.999)) / 8
+    assert f"Code length: KL / log(2) = {expected:,.0f} bytes" in lines
+    fixed = keras_vdrop.VariationalDense(2, adaptive=False)
+    assert not any("Code" in x for x in lines_of(sequential((3,), fixed)))
+
+
 @pytest.mark.parametrize("threshold, share", [(3.0, 0.25), (-1, 0.75)])
 def test_share_of_weights_that_could_go(threshold, share):
     unlimited = keras_vdrop.VariationalDense(
