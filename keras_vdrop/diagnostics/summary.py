@@ -12,6 +12,7 @@ from keras_vdrop.core import notebook
 from keras_vdrop.core import validation
 from keras_vdrop.diagnostics.report import NoiseReport
 from keras_vdrop.diagnostics.report import report
+from keras_vdrop.models.batch_normalization import batch_normalizations
 
 HEADINGS: tuple[Sequence[str], ...] = (
     ("", "", "Alpha", "Rate", "", "", "KL,", "Bits/", ""),
@@ -31,6 +32,10 @@ GAPS = (0, 2, 2, 2, 1, 1, 2, 2, 2)
 # Those of `model.summary()`, for a model that is a sequence.
 LINE_LENGTH = 88
 NARROWEST_NAME = 8
+BATCH_NORMALIZATION = (
+    "Warning: batch normalization has averaged outputs with noise, which",
+    "`predict` has not. `update_batch_normalization(model, x)` helps.",
+)
 
 
 def summary(
@@ -42,7 +47,9 @@ def summary(
     """Prints what the variational layers of a model have learned.
 
     A line for each variational layer, and a total. Layers without noise are
-    left to `model.summary()`. The columns:
+    left to `model.summary()`. For a model with batch normalization that trains
+    there is a warning, see `keras_vdrop.update_batch_normalization`. The
+    columns:
 
     - noise, and what has an alpha of its own, as the layer was given them;
     - the dropout rates `alpha / (1 + alpha)`: mean, least and greatest;
@@ -107,9 +114,13 @@ def summary(
             "data first."
         )
     weights = sum(found.weights for found in reports)
-    lines.append(f"Weights with noise: {weights:,}")
-    lines.append(f"Prunable: weights with log alpha above {threshold:g}")
-    found = Summary(model.name, lines, rows, total)
+    notes = [
+        f"Weights with noise: {weights:,}",
+        f"Prunable: weights with log alpha above {threshold:g}",
+    ]
+    if batch_normalizations(model):
+        notes += BATCH_NORMALIZATION
+    found = Summary(model.name, lines, notes, rows, total)
     found.show(print_fn)
     return found
 
@@ -119,7 +130,8 @@ class Summary:
 
     Args:
         name: String, the name of the model.
-        lines: The lines of the table in text.
+        table: The lines of the table in text.
+        notes: The lines below it.
         rows: The cells of each row.
         total: The cells of the last row.
     """
@@ -127,12 +139,14 @@ class Summary:
     def __init__(
         self,
         name: str,
-        lines: list[str],
+        table: list[str],
+        notes: list[str],
         rows: list[list[str]],
         total: list[str],
     ):
         self.name = name
-        self.lines = lines
+        self.lines = [*table, *notes]
+        self.notes = notes
         self.rows = rows
         self.total = total
         self._shown_in: int | None = None
@@ -159,8 +173,7 @@ class Summary:
         headings = [" ".join(x).strip() for x in zip(*HEADINGS, strict=True)]
         # Those of the rates have no second line above them.
         headings[4:6] = ["Rate min", "Rate max"]
-        footer = len(self.lines) - 2
-        notes = "".join(f"<p>{line}</p>" for line in self.lines[footer:])
+        notes = "".join(f"<p>{line}</p>" for line in self.notes)
         rows = [*self.rows, self.total]
         return notebook.table(self.lines[0], headings, rows, words=3) + notes
 
