@@ -36,10 +36,15 @@ from keras_vdrop.layers import VariationalSeparableConv1D
 from keras_vdrop.layers import VariationalSeparableConv2D
 from keras_vdrop.layers import VariationalSimpleRNN
 from keras_vdrop.models.batch_normalization import update_batch_normalization
+from keras_vdrop.models.compressed import load_compressed
+from keras_vdrop.models.compressed import save_compressed
 from keras_vdrop.models.conversion import to_deterministic
 from keras_vdrop.models.conversion import to_variational
+from keras_vdrop.models.folding import fold_batch_normalization
 from keras_vdrop.models.objective import set_num_examples
 from keras_vdrop.models.prediction import predict
+from keras_vdrop.models.pruned import prune
+from keras_vdrop.models.smallest import compress
 from keras_vdrop.models.traversal import variational_layers
 
 __all__ = [
@@ -68,14 +73,19 @@ __all__ = [
     "VariationalSeparableConv2D",
     "VariationalSimpleRNN",
     "callbacks",
+    "compress",
     "divergence",
+    "fold_batch_normalization",
     "gradient_variance",
     "layers",
+    "load_compressed",
     "metrics",
     "plot_rates",
     "plot_reliability",
     "predict",
     "priors",
+    "prune",
+    "save_compressed",
     "set_num_examples",
     "summary",
     "to_deterministic",

@@ -1,3 +1,4 @@
+import collections
 import os
 
 # tensorflow turns oneDNN on where it expects a gain, and without it has no
@@ -8,55 +9,75 @@ import keras  # noqa: E402
 import pytest  # noqa: E402
 from backends import KERAS  # noqa: E402
 
-# Sweeps of every combination, and whole trainings. `tests/run.py --all` runs
-# these too. What is left shows within minutes whether a change is sound.
+# `tests/run.py --all` runs these too. What is left shows within minutes whether
+# a change is sound: of a test with many cases the first and the last.
 SLOW_FILES = (
     "conformance/",
     "core/test_estimators.py",
     "diagnostics/test_gradient_variance.py",
     "models/test_refusal.py",
     "test_examples.py",
+    "test_user_program.py",
 )
 SLOW_TESTS = {
+    "test_a_way_round_the_noise",
+    "test_a_weight_sample_is_one_for_all_steps_and_examples",
     "test_applications",
+    "test_constraints_and_regularizers_of_the_keras_layer",
+    "test_copies_are_whole_and_apart",
     "test_dtypes",
     "test_empty_batch",
     "test_every_structure_can_be_pruned",
+    "test_exact_has_the_coefficients_of_its_fit",
     "test_exact_is_what_the_paper_integrates",
+    "test_example_draws_for_each_example",
     "test_extreme_alpha",
+    "test_fit_and_file",
+    "test_frozen_layer_keeps_its_weights_and_its_noise",
     "test_gradients_reach_everything_and_are_finite",
+    "test_in_compile_and_in_a_file",
     "test_inference_is_that_of_keras",
     "test_kinds_of_models",
     "test_learns_however_it_is_compiled",
     "test_likelihood_and_kl_apart_are_close_in_a_long_epoch",
+    "test_litert",
     "test_mean_and_deviation",
+    "test_model",
+    "test_nested_layers_are_in_the_order_of_the_model",
     "test_optimizer_state_and_training_go_on",
+    "test_other_layers_are_as_at_inference",
+    "test_polynomial_slope_is_near_the_exact_one",
     "test_random_models",
     "test_rematerialized_noise_is_the_noise_of_the_forward_pass",
     "test_run_eagerly",
+    "test_run_eagerly_and_changes_afterwards",
+    "test_states_of_recurrent_layers",
     "test_takes_what_predict_takes",
+    "test_the_usual_callbacks",
+    "test_the_usual_callbacks_see_the_keys",
+    "test_weight_averaging_of_the_paper",
+    "test_weight_samples_have_the_same_variance",
     "test_zero_weights",
 }
-# Of a test of every layer, one of each kind is quick.
-QUICK_LAYERS = ("[dense-", "[dense]", "[conv2d_groups", "[einsum_dense_shared")
-EVERY_LAYER = {
-    "test_every_layer",
-    "test_independent_noise_is_independent_everywhere",
-    "test_mean_and_variance",
-    "test_normal",
-    "test_same_distribution",
-    "test_same_kl_and_rates",
-    "test_same_operations",
-    "test_same_outputs",
-    "test_weights_are_zeroed",
-    "test_zero_inputs",
-}
+# Guides take long, and are the same on every backend.
+QUICK_PAGES = "test_pages[README.md]"
 
 
 def pytest_collection_modifyitems(items):
+    cases = collections.Counter(map(test_of, items))
+    seen = collections.Counter()
     for item in items:
-        if is_slow(item):
+        test = test_of(item)
+        seen[test] += 1
+        between = 1 < seen[test] < cases[test]
+        if between or is_slow(item):
             item.add_marker(pytest.mark.slow)
+
+
+def test_of(item):
+    """The test that an item is a case of. Each docstring is a test."""
+    name = getattr(item, "originalname", None) or item.name
+    return item.nodeid if name == "test_docstrings" else (item.path, name)
 
 
 def is_slow(item):
@@ -67,10 +88,7 @@ def is_slow(item):
         starts_a_process
         or any(part in item.nodeid for part in SLOW_FILES)
         or name in SLOW_TESTS
-        or (
-            name in EVERY_LAYER
-            and not any(x in item.nodeid for x in QUICK_LAYERS)
-        )
+        or (name == "test_pages" and item.name != QUICK_PAGES)
     )
 
 

@@ -10,9 +10,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # The folders of the package that each folder may import from.
 MAY_IMPORT = {
     "backend": {"backend"},
+    "coding": {"coding"},
     "core": {"backend", "core"},
     "layers": {"backend", "core", "layers"},
-    "models": {"backend", "core", "layers", "models"},
+    "models": {"backend", "coding", "core", "layers", "models"},
     "diagnostics": {"backend", "core", "layers", "models", "diagnostics"},
     "callbacks": {
         "backend",
@@ -58,3 +59,8 @@ def test_nothing_private_of_keras():
         for name in imports_of(path):
             assert not name.startswith("keras.src"), path
         assert "keras.src" not in path.read_text(), path
+
+
+def test_coding_needs_numpy_alone():
+    for path in (PACKAGE / "coding").glob("*.py"):
+        assert not any(x.startswith("keras.") for x in imports_of(path)), path

@@ -39,14 +39,19 @@ MODULES = {
         "VariationalSeparableConv2D",
         "VariationalSimpleRNN",
         "callbacks",
+        "compress",
         "divergence",
+        "fold_batch_normalization",
         "gradient_variance",
         "layers",
+        "load_compressed",
         "metrics",
         "plot_rates",
         "plot_reliability",
         "predict",
         "priors",
+        "prune",
+        "save_compressed",
         "set_num_examples",
         "summary",
         "to_deterministic",
@@ -229,7 +234,8 @@ def test_arguments_of_0_1_0(argument):
 def test_attributes_of_0_1_0():
     layer = keras_vdrop.VariationalDense(2)
     layer.build((None, 3))
-    assert isinstance(layer.log_alpha, keras.Variable)
+    layer.log_alpha.assign(-2.0)
+    assert float(layer.log_alpha.numpy()) == -2.0
     assert isinstance(layer.kl_weight, keras.Variable)
     assert layer.dropout_rates().shape == ()
     assert layer.kl() > 0

@@ -114,8 +114,7 @@ def on_page_markdown(markdown, page, config, files):
 def on_page_content(html, page, config, files):
     # What is wide scrolls by itself, and not the page.
     return re.sub(
-        r"<table>.*?</table>|<p>(?=<img)(.*?)</p>"
-        r'|<pre class="mermaid">.*?</pre>',
+        r"<table>.*?</table>|<p>(?=<img)(.*?)</p>",
         lambda match: f'<div class="wide">{match[1] or match[0]}</div>',
         html,
         flags=re.S,

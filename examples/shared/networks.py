@@ -31,7 +31,8 @@ def block(method, layer, rate, noise=None, **arguments):
             noise={"a": "correlated", "b": "independent"}[variant[0]],
             adaptive=kind == "variational",
             kl_downscale=3.0 if variant == "a2" else 1.0,
-            **(noise or {}),
+            # Log alpha itself is the variable, as in the paper.
+            **{"granularity": "layer", "rate_speed": 1.0, **(noise or {})},
             **arguments,
         )
     ]

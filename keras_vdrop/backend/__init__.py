@@ -5,18 +5,22 @@ Every file defines the same names:
 - `SEED_DTYPE`: the dtype of the state of a generator of noise;
 - `FUSES`: whether operations on whole arrays are compiled into one;
 - `with_gradient`: gives a function a derivative of its own;
+- `value_of`: the value of a variable;
 - `times`, `times_rest`, `plus`, `at_least`, `at_most`, `zero_where`, `total`:
   arithmetic that saves memory where the backend allows it;
 - `softplus`: by the fastest functions of the backend;
 - `hard_limit`: a minimum whose gradient is zero beyond the limit;
-- `unless_beyond`: leaves out the work of a limit where nothing is beyond it;
+- `unless_above`, `remember_limit`: leave out the work of a limit where nothing
+  is above it;
 - `with_backward`, `without_outward`: the same for a gradient that depends on
   its own sign, because it may lead back to a limit and not away from it;
 - `fused_moments`: both products of local reparameterization as one operation;
+- `map_examples`, `layout_like`: examples and variables on several devices;
 - `is_recomputed`: whether a state is drawn from in a call that the backward
   pass computes again;
 - `draw_key`, `fold_key`, `split_key`, `normal`: keys of random numbers, made
   of a state, and the numbers of a key;
+- `state_after`, `assign_state`: the state of a generator after a draw;
 - `on_values`: a function of the values of a tensor with ragged rows;
 - `compiled`: a function of tensors, compiled;
 - `gradient_function`: a compiled gradient of the loss of a model.
@@ -48,6 +52,7 @@ SEED_DTYPE = _chosen.SEED_DTYPE
 FUSES = _chosen.FUSES
 with_gradient = _chosen.with_gradient
 on_values = _chosen.on_values
+value_of = _chosen.value_of
 times = _chosen.times
 times_rest = _chosen.times_rest
 plus = _chosen.plus
@@ -56,12 +61,17 @@ at_most = _chosen.at_most
 softplus = _chosen.softplus
 total = _chosen.total
 hard_limit = _chosen.hard_limit
-unless_beyond = _chosen.unless_beyond
+unless_above = _chosen.unless_above
+remember_limit = _chosen.remember_limit
 with_backward = _chosen.with_backward
 without_outward = _chosen.without_outward
 zero_where = _chosen.zero_where
 fused_moments = _chosen.fused_moments
+map_examples = _chosen.map_examples
+layout_like = _chosen.layout_like
 is_recomputed = _chosen.is_recomputed
+state_after = _chosen.state_after
+assign_state = _chosen.assign_state
 draw_key = _chosen.draw_key
 fold_key = _chosen.fold_key
 split_key = _chosen.split_key

@@ -4,6 +4,7 @@ The other backends take from here what they have no better form of.
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -22,7 +23,8 @@ def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
 
     `gradient(upstream, *kept)` returns the derivative with respect to each
     argument, or `None` where it is zero. `kept` are the arguments from number
-    `kept_from` on: only these are kept for the backward pass.
+    `kept_from` on: only these are kept for the backward pass. Arguments by
+    keyword are numbers, which both functions take.
     """
     del gradient, kept_from
     return lambda function: function
@@ -39,6 +41,11 @@ def with_backward(gradient: Callable, kept_from: int = 0) -> Callable:
 def on_values(function: Callable, tensor: Any) -> Any:
     """A function of a tensor, or of the values of one with ragged rows."""
     return function(tensor)
+
+
+def value_of(variable: Any) -> Any:
+    """The value of a variable, or the tensor itself."""
+    return ops.convert_to_tensor(variable)
 
 
 def times(x: Any, y: Any) -> Any:
@@ -82,16 +89,36 @@ def hard_limit(x: Any, limit: float) -> Any:
     return ops.where(x > limit, limit, x)
 
 
-def unless_beyond(
-    x: Any, limit: float, limited: Callable, plain: Callable
+def unless_above(
+    largest: Callable,
+    limit: float,
+    limited: Callable,
+    plain: Callable,
+    made_of: Sequence,
 ) -> Any:
-    """`limited()`, or the same by `plain()` where no `x` is above a limit.
+    """`limited()`, or the same by `plain()` where nothing is above a limit.
 
     A limit costs several passes over memory and is hardly ever exceeded. One
-    look for the largest `x` costs less, where operations are not fused.
+    look for the largest value costs less, where operations are not fused.
+
+    Args:
+        largest: Function without arguments, the largest value.
+        limit: Float.
+        limited: Function without arguments, with the limit.
+        plain: Function without arguments, without the limit.
+        made_of: The tensors that the largest value follows from.
     """
-    del x, limit, plain
+    del largest, limit, plain, made_of
     return limited()
+
+
+def remember_limit(made_of: Sequence, limit: float, looks: int) -> None:
+    """Spares `unless_above` some looks at what was just limited.
+
+    It holds while the tensors are as they are, but for one assignment to the
+    first.
+    """
+    del made_of, limit, looks
 
 
 def without_outward(gradient: Any, x: Any, limit: Any) -> Any:
@@ -125,6 +152,28 @@ def fused_moments(
     return None
 
 
+def map_examples(function: Callable, arguments: Any) -> Any:
+    """As `ops.map`, for several examples at a time if several devices can."""
+    return ops.map(function, arguments)
+
+
+def layout_like(variable: Any, path: str, select: Callable) -> Any | None:
+    """A layout over devices for a new variable that belongs to another.
+
+    Args:
+        variable: The variable that has a layout, or `None`.
+        path: The path of the new variable, by which the layouts of a user may
+            name it.
+        select: Function of the mesh axes of the first variable that returns
+            those of the new one.
+
+    Returns:
+        A `keras.distribution.TensorLayout`, or `None` for that of Keras.
+    """
+    del variable, path, select
+    return None
+
+
 def is_recomputed(state: Any, following: Any) -> bool:
     """Whether a draw is inside a call that the backward pass repeats.
 
@@ -136,6 +185,17 @@ def is_recomputed(state: Any, following: Any) -> bool:
     return False
 
 
+def state_after(state: Any) -> Any:
+    """The state of a generator after a draw."""
+    return state + ops.convert_to_tensor([0, 0, 1], state.dtype)
+
+
+def assign_state(variable: Any, state: Any, following: Any) -> None:
+    """Gives the variable of a state the state that follows."""
+    del state
+    variable.assign(following)
+
+
 def draw_key(state: Any) -> Any:
     """The key of one draw, different on each replica and rank.
 
@@ -144,7 +204,7 @@ def draw_key(state: Any) -> Any:
             number of draws so far.
 
     Returns:
-        An integer tensor of shape `(2,)`.
+        A tensor of integers.
     """
     return ops.stack([state[0], state[1] + state[2]])
 
@@ -155,7 +215,7 @@ def fold_key(key: Any, number: int) -> Any:
 
 
 def split_key(key: Any, count: Any) -> Any:
-    """Several keys, which follow from one: a tensor `(count, 2)`."""
+    """Several keys, which follow from one: in a first axis."""
     numbers = ops.arange(count, dtype=key.dtype)
     return key + ops.stack([numbers, ops.zeros_like(numbers)], axis=-1)
 

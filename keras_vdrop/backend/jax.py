@@ -1,5 +1,6 @@
 """What JAX does differently; `default.py` documents the names."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,21 +8,28 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from keras_vdrop.backend.default import assign_state
 from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
-from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import hard_limit
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import plus
+from keras_vdrop.backend.default import remember_limit
+from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
-from keras_vdrop.backend.default import unless_beyond
+from keras_vdrop.backend.default import unless_above
+from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
+from keras_vdrop.backend.jax_devices import fused_moments
+from keras_vdrop.backend.jax_devices import layout_like
+from keras_vdrop.backend.jax_devices import map_examples
 
 __all__ = [
     "FUSES",
     "SEED_DTYPE",
+    "assign_state",
     "at_least",
     "at_most",
     "compiled",
@@ -31,15 +39,20 @@ __all__ = [
     "gradient_function",
     "hard_limit",
     "is_recomputed",
+    "layout_like",
+    "map_examples",
     "normal",
     "on_values",
     "plus",
+    "remember_limit",
     "softplus",
     "split_key",
+    "state_after",
     "times",
     "times_rest",
     "total",
-    "unless_beyond",
+    "unless_above",
+    "value_of",
     "with_backward",
     "with_gradient",
     "without_outward",
@@ -52,36 +65,48 @@ FUSES = True
 
 def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
     def decorate(function: Callable) -> Callable:
-        def jvp(arguments: tuple, tangents: tuple) -> tuple:
-            # A pointwise function: its tangent is multiplied by the same
-            # derivative as an upstream gradient. Forward mode works too.
-            products = [
-                gradient(tangent, *arguments[kept_from:])[number]
-                for number, tangent in enumerate(tangents)
-            ]
-            tangent = sum(x for x in products if x is not None)
-            return function(*arguments), tangent
+        def wrap(**numbers: float) -> Callable:
+            def jvp(arguments: tuple, tangents: tuple) -> tuple:
+                # A pointwise function: its tangent is multiplied by the same
+                # derivative as an upstream gradient. Forward mode works too.
+                products = [
+                    gradient(tangent, *arguments[kept_from:], **numbers)[index]
+                    for index, tangent in enumerate(tangents)
+                ]
+                tangent = sum(x for x in products if x is not None)
+                return function(*arguments, **numbers), tangent
 
-        wrapped = jax.custom_jvp(function)
-        wrapped.defjvp(jvp)
-        return wrapped
+            wrapped = jax.custom_jvp(functools.partial(function, **numbers))
+            wrapped.defjvp(jvp)
+            return wrapped
+
+        return _for_each(wrap)
 
     return decorate
 
 
 def with_backward(gradient: Callable, kept_from: int = 0) -> Callable:
     def decorate(function: Callable) -> Callable:
-        def forward(*arguments: Any) -> tuple[Any, tuple]:
-            return function(*arguments), arguments[kept_from:]
+        def wrap(**numbers: float) -> Callable:
+            def forward(*arguments: Any) -> tuple[Any, tuple]:
+                return function(*arguments, **numbers), arguments[kept_from:]
 
-        def backward(kept: tuple, upstream: Any) -> tuple:
-            return gradient(upstream, *kept)
+            def backward(kept: tuple, upstream: Any) -> tuple:
+                return gradient(upstream, *kept, **numbers)
 
-        wrapped = jax.custom_vjp(function)
-        wrapped.defvjp(forward, backward)
-        return wrapped
+            wrapped = jax.custom_vjp(functools.partial(function, **numbers))
+            wrapped.defvjp(forward, backward)
+            return wrapped
+
+        return _for_each(wrap)
 
     return decorate
+
+
+def _for_each(wrap: Callable) -> Callable:
+    """Has a function of its own for each choice of the numbers."""
+    wrapped = functools.cache(wrap)
+    return lambda *arguments, **numbers: wrapped(**numbers)(*arguments)
 
 
 def softplus(x: Any) -> Any:
@@ -91,7 +116,8 @@ def softplus(x: Any) -> Any:
 
 
 def total(x: Any) -> Any:
-    if len(x.shape) < 2:
+    # A product would be summed over the devices before it is one number.
+    if len(x.shape) < 2 or keras.distribution.distribution() is not None:
         return jnp.sum(x)
     # XLA for a CPU (jax 0.10) fuses a sum with the operations before it, and
     # then fills whole arrays with their constants. It does not fuse a product

@@ -1,17 +1,23 @@
 """What TensorFlow does differently; `default.py` documents the names."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_vdrop.backend.default import FEW
+from keras_vdrop.backend.default import assign_state
 from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import is_recomputed
+from keras_vdrop.backend.default import layout_like
+from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import plus
+from keras_vdrop.backend.default import remember_limit
 from keras_vdrop.backend.default import softplus
+from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
 from keras_vdrop.backend.default import total
@@ -21,6 +27,7 @@ from keras_vdrop.backend.default import zero_where
 __all__ = [
     "FUSES",
     "SEED_DTYPE",
+    "assign_state",
     "at_least",
     "at_most",
     "compiled",
@@ -30,15 +37,20 @@ __all__ = [
     "gradient_function",
     "hard_limit",
     "is_recomputed",
+    "layout_like",
+    "map_examples",
     "normal",
     "on_values",
     "plus",
+    "remember_limit",
     "softplus",
     "split_key",
+    "state_after",
     "times",
     "times_rest",
     "total",
-    "unless_beyond",
+    "unless_above",
+    "value_of",
     "with_backward",
     "with_gradient",
     "without_outward",
@@ -57,15 +69,18 @@ def on_values(function: Callable, tensor: Any) -> Any:
 
 def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
     def decorate(function: Callable) -> Callable:
-        @tf.custom_gradient
-        def wrapped(*arguments: Any) -> tuple[Any, Callable]:
-            def backward(upstream: Any) -> tuple:
-                return gradient(upstream, *arguments[kept_from:])
+        def call(*arguments: Any, **numbers: float) -> Any:
+            @tf.custom_gradient
+            def wrapped(*arguments: Any) -> tuple[Any, Callable]:
+                def backward(upstream: Any) -> tuple:
+                    return gradient(upstream, *arguments[kept_from:], **numbers)
 
-            return function(*arguments), backward
+                return function(*arguments, **numbers), backward
 
-        # `custom_gradient` would ask for the gradients of variables apart.
-        return lambda *arguments: wrapped(*map(tf.convert_to_tensor, arguments))
+            # `custom_gradient` would ask for the gradients of variables apart.
+            return wrapped(*map(tf.convert_to_tensor, arguments))
+
+        return call
 
     return decorate
 
@@ -73,18 +88,27 @@ def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
 with_backward = with_gradient
 
 
+# `keras.ops.convert_to_tensor` gives a variable back, which every operation
+# reads anew, and which makes a conditional wait for other reads.
+value_of = tf.convert_to_tensor
+
+
 def hard_limit(x: Any, limit: float) -> Any:
     return tf.minimum(x, tf.cast(limit, x.dtype))
 
 
-def unless_beyond(
-    x: Any, limit: float, limited: Callable, plain: Callable
+def unless_above(
+    largest: Callable,
+    limit: float,
+    limited: Callable,
+    plain: Callable,
+    made_of: Sequence,
 ) -> Any:
-    if (x.shape.num_elements() or 0) < FEW:
+    if (made_of[0].shape.num_elements() or 0) < FEW:
         return limited()
     # Not `>`, which NaN fails.
-    within = tf.reduce_max(x) <= tf.cast(limit, x.dtype)
-    return tf.cond(within, plain, limited)
+    found = largest()
+    return tf.cond(found <= tf.cast(limit, found.dtype), plain, limited)
 
 
 def draw_key(state: Any) -> Any:
@@ -106,7 +130,9 @@ def split_key(key: Any, count: Any) -> Any:
 
 
 def normal(key: Any, shape: Any, dtype: str) -> Any:
-    return tf.random.stateless_normal(shape, key, dtype=dtype)
+    # The automatic choice draws the same numbers, and XLA for a CPU compiles
+    # it to a program that takes 20 times as long (TensorFlow 2.21).
+    return tf.random.stateless_normal(shape, key, dtype=dtype, alg="philox")
 
 
 compiled = tf.function

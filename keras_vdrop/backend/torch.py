@@ -7,26 +7,46 @@ gradient of the kernel to the memory of the first.
 """
 
 import math
+import weakref
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from keras import ops
+from torch.utils.weak import WeakIdKeyDictionary
 
 from keras_vdrop.backend.default import FEW
 from keras_vdrop.backend.default import compiled
+from keras_vdrop.backend.default import layout_like
+from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import total
+from keras_vdrop.backend.default import value_of
+from keras_vdrop.backend.torch_pointwise import Function
+from keras_vdrop.backend.torch_pointwise import at_least
+from keras_vdrop.backend.torch_pointwise import at_most
+from keras_vdrop.backend.torch_pointwise import hard_limit
+from keras_vdrop.backend.torch_pointwise import plus
+from keras_vdrop.backend.torch_pointwise import times
+from keras_vdrop.backend.torch_pointwise import times_rest
+from keras_vdrop.backend.torch_pointwise import with_backward
+from keras_vdrop.backend.torch_pointwise import with_gradient
+from keras_vdrop.backend.torch_pointwise import without_outward
+from keras_vdrop.backend.torch_pointwise import zero_where
+from keras_vdrop.backend.torch_random import assign_state
 from keras_vdrop.backend.torch_random import draw_key
 from keras_vdrop.backend.torch_random import fold_key
 from keras_vdrop.backend.torch_random import is_recomputed
 from keras_vdrop.backend.torch_random import normal
 from keras_vdrop.backend.torch_random import split_key
+from keras_vdrop.backend.torch_random import state_after
 
 __all__ = [
     "FUSES",
     "SEED_DTYPE",
+    "assign_state",
     "at_least",
     "at_most",
     "compiled",
@@ -36,15 +56,20 @@ __all__ = [
     "gradient_function",
     "hard_limit",
     "is_recomputed",
+    "layout_like",
+    "map_examples",
     "normal",
     "on_values",
     "plus",
+    "remember_limit",
     "softplus",
     "split_key",
+    "state_after",
     "times",
     "times_rest",
     "total",
-    "unless_beyond",
+    "unless_above",
+    "value_of",
     "with_backward",
     "with_gradient",
     "without_outward",
@@ -55,84 +80,50 @@ SEED_DTYPE = "int64"
 FUSES = False
 
 
-def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
-    def decorate(function: Callable) -> Callable:
-        class Pointwise(torch.autograd.Function):
-            generate_vmap_rule = True
-
-            @staticmethod
-            def forward(*arguments: Any) -> Any:
-                return function(*arguments)
-
-            @staticmethod
-            def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-                ctx.save_for_backward(*inputs[kept_from:])
-
-            @staticmethod
-            def backward(ctx: Any, upstream: Any) -> tuple:
-                return gradient(upstream, *ctx.saved_tensors)
-
-        return Pointwise.apply
-
-    return decorate
+# By a tensor that was limited: the limit, the versions of the tensors that this
+# follows from, and for how many looks it holds. An optimizer that changes
+# `param.data` leaves the version as it is, and so it is forgotten soon.
+_limited = WeakIdKeyDictionary()
 
 
-with_backward = with_gradient
+def remember_limit(made_of: Sequence, limit: float, looks: int) -> None:
+    versions = _versions(made_of)
+    if versions:
+        # The value that is about to be assigned counts as a change.
+        versions[0] = versions[0][0], versions[0][1] + 1
+        _limited[made_of[0]] = limit, versions, looks
 
 
-def times(x: Any, y: Any) -> Any:
-    return x * y if torch.is_grad_enabled() else x.mul_(y)
-
-
-def times_rest(x: Any, y: Any) -> Any:
-    if torch.is_grad_enabled():
-        return x - x * y
-    return x.addcmul_(x, y, value=-1)
-
-
-def plus(x: Any, y: Any, factor: float | None = None) -> Any:
-    factor = 1 if factor is None else factor
-    if torch.is_grad_enabled():
-        return torch.add(x, y, alpha=factor)
-    return x.add_(y, alpha=factor)
-
-
-def at_least(x: Any, limit: float) -> Any:
-    # Keras makes a tensor of the number first, which takes longer.
-    return x.clamp(min=limit)
-
-
-def at_most(x: Any, limit: Any) -> Any:
-    return x.clamp(max=limit)
-
-
-def hard_limit(x: Any, limit: float) -> Any:
-    return x.clamp(max=limit)
-
-
-def unless_beyond(
-    x: Any, limit: float, limited: Callable, plain: Callable
+def unless_above(
+    largest: Callable,
+    limit: float,
+    limited: Callable,
+    plain: Callable,
+    made_of: Sequence,
 ) -> Any:
+    x = made_of[0]
     # A look at a value of another device would wait for it.
     is_slow = x.device.type != "cpu" or torch.compiler.is_compiling()
     if is_slow or x.numel() < FEW:
         return limited()
+    known, versions, looks = _limited.pop(x, (math.inf, None, 0))
+    if known <= limit and versions == _versions(made_of):
+        if looks > 1:
+            _limited[x] = known, versions, looks - 1
+        return plain()
     try:
-        # Not `>`, which NaN fails.
-        within = bool(x.detach().amax() <= limit)
+        with torch.no_grad():
+            # Not `>`, which NaN fails.
+            within = bool(largest() <= limit)
     except RuntimeError:  # A vmap over `x` has no single value.
         return limited()
     return plain() if within else limited()
 
 
-def without_outward(gradient: Any, x: Any, limit: Any) -> Any:
-    return zero_where((x > limit).logical_and_(gradient < 0), gradient)
-
-
-def zero_where(condition: Any, x: Any) -> Any:
-    if torch.is_grad_enabled():
-        return x.masked_fill(condition, 0)
-    return x.masked_fill_(condition, 0)
+def _versions(tensors: Sequence) -> list:
+    if torch.compiler.is_compiling() or any(x.is_inference() for x in tensors):
+        return []
+    return [(weakref.ref(x), x._version) for x in tensors]
 
 
 def fused_moments(
@@ -164,20 +155,22 @@ def fused_moments(
     if log_alpha is None or limit is None:
         mean, variance, _ = product(None)
     else:
-        mean, variance, _ = unless_beyond(
-            log_alpha, limit, lambda: product(limit), lambda: product(None)
+        mean, variance, _ = unless_above(
+            log_alpha.amax,
+            limit,
+            lambda: product(limit),
+            lambda: product(None),
+            made_of=(log_alpha,),
         )
     shape = (*batch, kernel.shape[1])
     return mean.reshape(shape), variance.reshape(shape)
 
 
-class _MatmulMoments(torch.autograd.Function):
+class _MatmulMoments(Function):
     """`inputs @ kernel` and `squares @ (alpha * kernel**2)`.
 
     The third result, `alpha * kernel`, is kept for the backward pass.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(

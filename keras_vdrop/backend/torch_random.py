@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 import torch.distributed
+from torch.utils.weak import WeakIdKeyDictionary
 
 # The constants of splitmix64 (Steele, Lea, Flood 2014).
 GOLDEN = 0x9E3779B97F4A7C15
@@ -20,29 +21,49 @@ def is_recomputed(state: Any, following: Any) -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def state_after(state: Any) -> Any:
+    following = state.clone()
+    following[2] += 1
+    return following
+
+
 # Generators are unknown to the compiler: pytorch issue 88576.
+@torch.compiler.disable()
+def assign_state(variable: Any, state: Any, following: Any) -> None:
+    if state.device.type == "meta":
+        return
+    first, second, draws = _read(state)
+    version = state._version
+    variable.assign(following)
+    # In a stateless scope the variable is left as it is.
+    assigned = state if state._version == version + 1 else following
+    _know(assigned, [first, second, draws + 1])
+
+
 @torch.compiler.disable()
 def draw_key(state: Any) -> Any:
     if state.device.type == "meta":
-        return state[:2]
+        return state[0]
     rank = 0
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         rank = torch.distributed.get_rank()
-    return _key(_hash(*state.tolist(), rank), state.device)
+    return _key(_hash(*_read(state), rank), state.device)
 
 
 @torch.compiler.disable()
 def fold_key(key: Any, number: int) -> Any:
     if key.device.type == "meta":
         return key
-    return _key(_hash(*key.tolist(), number), key.device)
+    return _key(_hash(*_read(key), number), key.device)
 
 
 @torch.compiler.disable()
 def split_key(key: Any, count: Any) -> Any:
     if key.device.type == "meta":
-        return key.new_empty((count, 2))
-    return torch.stack([fold_key(key, number) for number in range(count)])
+        return key.new_empty((count,))
+    (bits,) = _read(key)
+    keys = [_signed(_hash(bits, number)) for number in range(count)]
+    return torch.tensor(keys, dtype=torch.int64, device=key.device)
 
 
 @torch.compiler.disable()
@@ -50,22 +71,49 @@ def normal(key: Any, shape: Any, dtype: str) -> Any:
     options = {"dtype": getattr(torch, dtype), "device": key.device}
     if key.device.type == "meta":
         return torch.empty(shape, **options)
-    first, second = key.tolist()
     generator = torch.Generator(key.device)
-    generator.manual_seed(first << 32 | second)
+    generator.manual_seed(*_read(key))
     return torch.randn(shape, generator=generator, **options)
 
 
+# The numbers in a tensor and its version then. To read them from another device
+# would be to wait for all the work that this device still has.
+_known = WeakIdKeyDictionary()
+
+
+def _read(tensor: Any) -> list[int]:
+    """The numbers in the state of a generator, or the one in a key."""
+    if not tensor.is_inference():
+        numbers, version = _known.get(tensor, (None, None))
+        if version == tensor._version:
+            return numbers
+    numbers = tensor.reshape(-1).tolist()
+    _know(tensor, numbers)
+    return numbers
+
+
+def _know(tensor: Any, numbers: list[int]) -> None:
+    if not tensor.is_inference():
+        _known[tensor] = numbers, tensor._version
+
+
 def _key(bits: int, device: Any) -> Any:
-    words = [bits >> 33, bits & 2**32 - 1]
-    return torch.tensor(words, dtype=torch.int64, device=device)
+    # The number is an argument of a kernel, and no copy that the host waits
+    # for.
+    key = torch.full((), _signed(bits), dtype=torch.int64, device=device)
+    _know(key, [_signed(bits)])
+    return key
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits
 
 
 def _hash(*numbers: int) -> int:
     """64 well mixed bits of some integers."""
     state = 0
     for number in numbers:
-        state = (state ^ number) + GOLDEN & 2**64 - 1
+        state = (state ^ number & 2**64 - 1) + GOLDEN & 2**64 - 1
         state = (state ^ state >> 30) * FIRST_FACTOR & 2**64 - 1
         state = (state ^ state >> 27) * SECOND_FACTOR & 2**64 - 1
         state ^= state >> 31

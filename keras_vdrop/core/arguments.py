@@ -25,6 +25,7 @@ class NoiseArguments:
     granularity: str = "layer"
     adaptive: bool = True
     max_alpha: float | None = 1.0
+    rate_speed: float | None = None
     kl: Any = "polynomial"
     parameterization: str = "multiplicative"
     estimator: str = "local"
@@ -45,6 +46,10 @@ class NoiseArguments:
         if self.max_alpha is not None:
             self.max_alpha = validation.check_positive(
                 "max_alpha", self.max_alpha
+            )
+        if self.rate_speed is not None:
+            self.rate_speed = validation.check_power_of_two(
+                "rate_speed", self.rate_speed
             )
         self.prior = priors.get(self.kl)
         validation.check_choice(
@@ -75,6 +80,13 @@ class NoiseArguments:
     def limit(self) -> float | None:
         """The limit of alpha. A rate that is not learned has none."""
         return self.max_alpha if self.adaptive else None
+
+    @property
+    def speed(self) -> float:
+        """How much further a step moves log alpha than the variable."""
+        if self.rate_speed is None:
+            return self.posterior.default_speed
+        return self.rate_speed
 
     def _check_prior(self) -> None:
         name = priors.serialize(self.prior)

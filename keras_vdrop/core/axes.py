@@ -65,6 +65,18 @@ class Axes:
             return self.kernel_shape
         return tuple(map(self._size, self._units(granularity)))
 
+    def select(self, marks: Sequence[Any], granularity: str) -> tuple[Any, ...]:
+        """Of one mark for each axis of the kernel those of a granularity.
+
+        An axis that is no axis of the kernel has `None`.
+        """
+        if granularity == "layer":
+            return ()
+        if granularity == "weight":
+            return tuple(marks)
+        known = dict(zip(self.kernel, marks, strict=True))
+        return tuple(known.get(axis) for axis in self._units(granularity))
+
     def over_kernel(self, values: Any, granularity: str) -> Any:
         """Shapes values of a granularity to broadcast against the kernel."""
         if granularity in ("layer", "weight"):

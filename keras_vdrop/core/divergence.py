@@ -84,16 +84,16 @@ def _polynomial(log_alpha: Any, alpha: Any) -> Any:
 
 
 def _limited_polynomial_gradient(
-    upstream: Any, alpha: Any, limit: Any, max_alpha: Any
-) -> tuple[Any, None, None, None]:
+    upstream: Any, alpha: Any, limit: float, max_alpha: float
+) -> tuple[Any, None]:
     del limit
     slope, _ = _polynomial_gradient(upstream, at_most(alpha, max_alpha))
-    return zero_where(alpha > max_alpha, slope), None, None, None
+    return zero_where(alpha > max_alpha, slope), None
 
 
 @with_gradient(_limited_polynomial_gradient, kept_from=1)
 def _limited_polynomial(
-    log_alpha: Any, alpha: Any, limit: Any, max_alpha: Any
+    log_alpha: Any, alpha: Any, limit: float, max_alpha: float
 ) -> Any:
     return _polynomial(at_most(log_alpha, limit), at_most(alpha, max_alpha))
 
@@ -104,8 +104,9 @@ def limited_polynomial(log_alpha: Any, limit: float) -> Any:
     The exponential is that of log alpha itself, and so the same as in the
     variance of the weights: a compiler computes it once.
     """
-    limits = (ops.cast(x, log_alpha.dtype) for x in (limit, math.exp(limit)))
-    return _limited_polynomial(log_alpha, ops.exp(log_alpha), *limits)
+    return _limited_polynomial(
+        log_alpha, ops.exp(log_alpha), limit=limit, max_alpha=math.exp(limit)
+    )
 
 
 def lower_bound(log_alpha: Any) -> Any:

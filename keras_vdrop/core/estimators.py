@@ -77,7 +77,7 @@ def moments(linear: Callable, inputs: Any, weight: Any) -> tuple[Any, Any]:
     """
     dtype = variance_dtype(inputs.dtype)
     variance = weight.variance(dtype)
-    kernel = ops.convert_to_tensor(weight.mean_variable)
+    kernel = backend.value_of(weight.kept_mean())
     squares = ops.square(ops.cast(inputs, dtype))
     if variance.inputs is not None:
         scale = weight.axes.over_inputs(variance.inputs, len(inputs.shape))
@@ -139,7 +139,7 @@ def flipout(layer: Layer, inputs: Any) -> Any:
 def _flipout_map(linear: Callable, inputs: Any, weight: Any) -> Any:
     dtype = keras.backend.standardize_dtype(inputs.dtype)
     sample = ops.cast(ops.multiply(weight.std(), weight.noise()), dtype)
-    mean = linear(inputs, weight.mean_variable)
+    mean = linear(inputs, weight.kept_mean())
     flipped = ops.multiply(inputs, _signs(weight, inputs, "input"))
     deviation = linear(flipped, sample)
     if not weight.posterior.correlated:
@@ -208,7 +208,7 @@ def example(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
 
     pairs = [f() for weight, _ in maps for f in (weight.mean, weight.std)]
     keys = maps[0][0].generator.split(ops.shape(inputs)[0])
-    return layer.finish(ops.map(run, (inputs, keys)))
+    return layer.finish(backend.map_examples(run, (inputs, keys)))
 
 
 def _held_sample(
@@ -236,7 +236,7 @@ def _each_call(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
         return outputs[0], [ops.mean(loss) for loss in losses]
 
     keys = weights[0].generator.split(ops.shape(inputs)[0])
-    outputs, losses = ops.map(run, (inputs, keys))
+    outputs, losses = backend.map_examples(run, (inputs, keys))
     for loss in losses:
         layer.add_loss(ops.mean(loss))
     return outputs

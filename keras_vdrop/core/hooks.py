@@ -14,6 +14,33 @@ from keras import ops
 from keras_vdrop import backend
 
 
+def noise_variable(weight: Any, dtype: str) -> Any:
+    """A new variable of the noise of a `RandomWeight`."""
+    posterior = weight.posterior
+    arguments = {
+        "name": posterior.variable_name,
+        "shape": posterior.shape,
+        "initializer": InitialNoise(weight),
+        "dtype": dtype,
+        "trainable": weight.adaptive,
+        "autocast": False,
+    }
+    layout = backend.layout_like(
+        weight.mean_variable,
+        f"{weight.path}/{posterior.variable_name}",
+        lambda axes: weight.axes.select(axes, weight.granularity),
+    )
+    if layout is None:
+        variable = weight.add_weight(**arguments)
+    else:
+        # `add_weight` takes no layout (3.15, layers/layer.py).
+        with keras.name_scope(weight.name, caller=weight):
+            variable = keras.Variable(layout=layout, **arguments)
+    variable.regularizer = KLLoss(weight)
+    variable.constraint = None if weight.limit is None else Limit(weight)
+    return variable
+
+
 # Instances and not methods or functions: Keras keeps weak references to
 # initializers (3.15, backend/jax/core.py), and before 3.15 it takes no others.
 class InitialNoise(keras.initializers.Initializer):
@@ -54,10 +81,21 @@ class NumExamplesCheck(keras.metrics.Metric):
         weight = self._hidden.weight
         learned = weight.adaptive and weight.trainable
         if learned and weight.num_examples is None:
-            raise weight.unknown_num_examples()
+            raise unknown_num_examples(weight)
 
     def result(self) -> dict:
         return {}  # Nothing for the logs.
+
+
+def unknown_num_examples(weight: Any) -> ValueError:
+    return ValueError(
+        f"The loss of layer '{weight.owner}' is not known before the "
+        "number of training examples is, by which its KL is divided. "
+        "Add this line before `fit` or `evaluate`:\n\n"
+        "    keras_vdrop.set_num_examples(model, len(x_train))\n\n"
+        "or pass `num_examples` to the layer, or fix its dropout rate "
+        "with `adaptive=False`."
+    )
 
 
 class Limit(keras.constraints.Constraint):
@@ -66,8 +104,28 @@ class Limit(keras.constraints.Constraint):
 
     def __call__(self, w: Any) -> Any:
         weight = self.weight
-        assert weight.limit is not None
-        bound = weight.posterior.from_log_alpha(
-            math.log(weight.limit), weight.mean_variable
-        )
-        return backend.at_most(ops.convert_to_tensor(w), bound)
+        return weight.posterior.constrained(w, weight.mean_variable)
+
+
+class KeptAtZero(keras.constraints.Constraint):
+    """Pruned weights at zero, after another constraint of the mean.
+
+    Args:
+        pruned: Boolean tensor, and no variable: the optimizer has only those
+            that it changes.
+        before: The other constraint, or `None`.
+    """
+
+    def __init__(self, pruned: Any, before: Any):
+        self.pruned = pruned
+        self.before = before
+
+    def __call__(self, w: Any) -> Any:
+        w = w if self.before is None else self.before(w)
+        return zero_where(self.pruned, w)
+
+
+def zero_where(pruned: Any, means: Any) -> Any:
+    """Means of the weights, or zero where weights were pruned."""
+    means = ops.convert_to_tensor(means)
+    return ops.where(pruned, ops.zeros_like(means), means)

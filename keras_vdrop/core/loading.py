@@ -1,4 +1,4 @@
-"""Refuses weights of a file that are not those of the noise of a layer."""
+"""The noise of a layer in a file: log alpha, whatever its scale."""
 
 import weakref
 from collections.abc import Hashable
@@ -11,6 +11,24 @@ import numpy as np
 _refused: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
+def save_noise(weight: Any, store: Any) -> None:
+    """Writes the weights of a `RandomWeight`."""
+    for variable in weight.weights:
+        store[variable.name] = _in_file(weight, variable).numpy()
+
+
+def load_noise(weight: Any, store: Any) -> None:
+    """Reads what `save_noise` wrote, or refuses other weights."""
+    check_noise(weight, store)
+    for variable in weight.weights:
+        if variable.name in store.keys():
+            _in_file(weight, variable).assign(store[variable.name])
+
+
+def _in_file(weight: Any, variable: Any) -> Any:
+    return weight.unscaled() if variable is weight.variable else variable
+
+
 def check_noise(weight: Any, store: Any) -> None:
     """Raises an error before anything is assigned.
 
@@ -20,7 +38,10 @@ def check_noise(weight: Any, store: Any) -> None:
     """
     found = {key: np.shape(store[key]) for key in store.keys()}
     expected = {x.name: tuple(x.shape) for x in weight.weights}
-    if found == expected:
+    # A layer has this variable once a weight of it was pruned.
+    expected.pop("pruned", None)
+    pruned = {**expected, "pruned": tuple(weight.variable.shape)}
+    if found in (expected, pruned):
         return
     message = (
         f"Layer '{weight.owner}' cannot load the noise of its "

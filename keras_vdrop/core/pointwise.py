@@ -18,7 +18,7 @@ from keras_vdrop.backend import FUSES
 from keras_vdrop.backend import at_least
 from keras_vdrop.backend import at_most
 from keras_vdrop.backend import times
-from keras_vdrop.backend import unless_beyond
+from keras_vdrop.backend import unless_above
 from keras_vdrop.backend import with_backward
 from keras_vdrop.backend import with_gradient
 from keras_vdrop.backend import without_outward
@@ -59,19 +59,17 @@ def log_ratio(log_variance: Any, mean: Any) -> Any:
     return log_variance - ops.log(at_least(ops.square(mean), TINY))
 
 
-def _one_way_limit_gradient(
-    upstream: Any, x: Any, limit: Any
-) -> tuple[Any, None]:
-    return without_outward(upstream, x, limit), None
+def _one_way_limit_gradient(upstream: Any, x: Any, limit: float) -> tuple[Any]:
+    return (without_outward(upstream, x, limit),)
 
 
 @with_backward(_one_way_limit_gradient)
-def one_way_limit(x: Any, limit: Any) -> Any:
+def one_way_limit(x: Any, limit: float) -> Any:
     """`minimum(x, limit)`, with a gradient that leads back to the limit.
 
     The derivative with respect to `x` is 1, also beyond the limit. It is 0
     only where `x` is beyond the limit and a step of gradient descent would
-    move it further out. The limit has no gradient.
+    move it further out.
     """
     return at_most(x, limit)
 
@@ -97,13 +95,14 @@ def limited_weight_variance(log_alpha: Any, kernel: Any, limit: float) -> Any:
     """
     if FUSES:
         return _limited_weight_variance(
-            log_alpha, kernel, ops.cast(math.exp(limit), log_alpha.dtype)
+            log_alpha, kernel, max_alpha=math.exp(limit)
         )
-    limited = unless_beyond(
-        log_alpha,
+    limited = unless_above(
+        lambda: ops.max(log_alpha),
         limit + ROUNDING,
-        lambda: one_way_limit(log_alpha, ops.cast(limit, log_alpha.dtype)),
+        lambda: one_way_limit(log_alpha, limit=limit),
         lambda: log_alpha,
+        made_of=(log_alpha,),
     )
     return weight_variance(limited, kernel)
 
@@ -111,17 +110,17 @@ def limited_weight_variance(log_alpha: Any, kernel: Any, limit: float) -> Any:
 # In these alpha is limited, and not log alpha: its exponential is that of the
 # KL, which a compiler then computes once.
 def _limited_weight_variance_gradient(
-    upstream: Any, log_alpha: Any, kernel: Any, max_alpha: Any
-) -> tuple[Any, Any, None]:
+    upstream: Any, log_alpha: Any, kernel: Any, max_alpha: float
+) -> tuple[Any, Any]:
     alpha = ops.exp(log_alpha)
     product = at_most(alpha, max_alpha) * upstream * kernel
     by_log_alpha = without_outward(product * kernel, alpha, max_alpha)
-    return by_log_alpha, times(product, 2.0), None
+    return by_log_alpha, times(product, 2.0)
 
 
 @with_backward(_limited_weight_variance_gradient)
 def _limited_weight_variance(
-    log_alpha: Any, kernel: Any, max_alpha: Any
+    log_alpha: Any, kernel: Any, max_alpha: float
 ) -> Any:
     alpha = at_most(ops.exp(log_alpha), max_alpha)
     return times(times(alpha, kernel), kernel)
@@ -133,30 +132,32 @@ def limited_exp(log_variance: Any, mean: Any, limit: float) -> Any:
     The derivative with respect to the logarithm of the variance is as in
     `one_way_limit`. There is none with respect to the mean.
     """
-    max_alpha = math.exp(limit)
     variance = ops.exp(log_variance)
-    squares = ops.square(ops.stop_gradient(mean))
-    return unless_beyond(
-        ops.stop_gradient(variance) / squares,
-        math.exp(limit + ROUNDING),
-        lambda: _limited_exp(
-            log_variance, mean, ops.cast(max_alpha, log_variance.dtype)
-        ),
+
+    def largest() -> Any:
+        squares = at_least(ops.square(ops.stop_gradient(mean)), TINY)
+        return ops.log(ops.max(ops.stop_gradient(variance) / squares))
+
+    return unless_above(
+        largest,
+        limit + ROUNDING,
+        lambda: _limited_exp(log_variance, mean, max_alpha=math.exp(limit)),
         lambda: variance,
+        made_of=(log_variance, mean),
     )
 
 
 def _limited_exp_gradient(
-    upstream: Any, log_variance: Any, mean: Any, max_alpha: Any
-) -> tuple[Any, None, None]:
+    upstream: Any, log_variance: Any, mean: Any, max_alpha: float
+) -> tuple[Any, None]:
     alpha = ops.exp(log_ratio(log_variance, mean))
     squares = at_least(ops.square(mean), TINY)
     gradient = at_most(alpha, max_alpha) * squares * upstream
-    return without_outward(gradient, alpha, max_alpha), None, None
+    return without_outward(gradient, alpha, max_alpha), None
 
 
 @with_backward(_limited_exp_gradient)
-def _limited_exp(log_variance: Any, mean: Any, max_alpha: Any) -> Any:
+def _limited_exp(log_variance: Any, mean: Any, max_alpha: float) -> Any:
     alpha = ops.exp(log_ratio(log_variance, mean))
     squares = at_least(ops.square(mean), TINY)
     return at_most(alpha, max_alpha) * squares

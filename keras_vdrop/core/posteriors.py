@@ -43,6 +43,7 @@ class Independent:
         axes: The axes of the kernel.
         granularity: What has an alpha of its own.
         max_alpha: The largest alpha, or `None` for no limit.
+        speed: The variable is log alpha divided by this.
     """
 
     variable_name = "log_alpha"
@@ -51,11 +52,25 @@ class Independent:
     reason = ""
     # Whether all the weights of an input share their noise.
     correlated = False
+    # With more the KL, which counts every weight, drives alpha to its limit
+    # before the weights are learned (docs/choosing.md).
+    default_speed = 1.0
 
-    def __init__(self, axes: Axes, granularity: str, max_alpha: float | None):
+    def __init__(
+        self,
+        axes: Axes,
+        granularity: str,
+        max_alpha: float | None,
+        speed: float = 1.0,
+    ):
         self.axes = axes
         self.granularity = granularity
         self.max_alpha = max_alpha
+        self.speed = speed
+        # The natural gradient of an alpha is its gradient divided by the
+        # Fisher information, which is half the number that share it.
+        sharing = self.terms / math.prod(self.shape)
+        self._times_speed = _scaled(speed, speed / sharing)
 
     @property
     def log_limit(self) -> float | None:
@@ -72,15 +87,24 @@ class Independent:
         """The number of random variables, each with a KL."""
         return math.prod(self.axes.kernel_shape)
 
+    def read(self, value: Any) -> Any:
+        """Log alpha, or the log variance, for a value of the variable."""
+        value = backend.value_of(value)
+        return value if self.speed == 1 else self._times_speed(value)
+
+    def write(self, value: Any) -> Any:
+        """The inverse of `read`. It is exact for a power of two."""
+        return value if self.speed == 1 else value / self.speed
+
     def from_log_alpha(self, log_alpha: Any, mean: Any) -> Any:
         """The value of the variable for a log alpha."""
         del mean
-        return log_alpha
+        return self.write(log_alpha)
 
     def to_log_alpha(self, value: Any, mean: Any) -> Any:
         """Log alpha for a value of the variable, without the limit."""
         del mean
-        return ops.convert_to_tensor(value)
+        return self.read(value)
 
     def of_log_alpha(self, function: Callable, value: Any, mean: Any) -> Any:
         """A function of log alpha, such as a KL, which is at most its limit.
@@ -94,13 +118,27 @@ class Independent:
             return function(log_alpha)
         if backend.FUSES and hasattr(function, "limited"):
             return function.limited(log_alpha, limit)
-        limited = backend.unless_beyond(
-            log_alpha,
+        limited = backend.unless_above(
+            lambda: ops.max(log_alpha),
             limit + pointwise.ROUNDING,
             lambda: backend.hard_limit(log_alpha, limit),
             lambda: log_alpha,
+            made_of=self.made_of(value, mean),
         )
         return function(limited)
+
+    def constrained(self, value: Any, mean: Any) -> Any:
+        """The value of the variable, at most that of the limit."""
+        assert self.log_limit is not None
+        # The noise and the KL of a training step look once each.
+        backend.remember_limit(self.made_of(value, mean), self.log_limit, 2)
+        bound = self.from_log_alpha(self.log_limit, mean)
+        return backend.at_most(ops.convert_to_tensor(value), bound)
+
+    def made_of(self, value: Any, mean: Any) -> tuple:
+        """The tensors that log alpha follows from."""
+        del mean
+        return (backend.value_of(value),)
 
     def noise_log_alpha(self, value: Any, mean: Any) -> Any:
         """The same, with a gradient that can lead back to the limit."""
@@ -148,6 +186,7 @@ class Correlated(Independent):
     takes = {"granularity": ("layer", "input")}
     reason = "Use `noise='independent'` for an alpha of each output or weight."
     correlated = True
+    default_speed = 32.0
 
     @property
     def terms(self) -> int:
@@ -169,22 +208,26 @@ class Additive(Independent):
     reason = "There is a variance to learn for each weight."
 
     def from_log_alpha(self, log_alpha: Any, mean: Any) -> Any:
-        return ops.add(log_alpha, pointwise.log_square(_as_float(mean)))
+        return self.write(
+            ops.add(log_alpha, pointwise.log_square(_as_float(mean)))
+        )
 
     def to_log_alpha(self, value: Any, mean: Any) -> Any:
-        value = ops.convert_to_tensor(value)
-        return pointwise.log_ratio(value, _as_float(mean))
+        return pointwise.log_ratio(self.read(value), _as_float(mean))
+
+    def made_of(self, value: Any, mean: Any) -> tuple:
+        return backend.value_of(value), _as_float(mean)
 
     def log_variance(self, value: Any, mean: Any) -> Any:
         if self.max_alpha is None:
-            return ops.convert_to_tensor(value)
+            return self.read(value)
         return super().log_variance(value, mean)
 
     def spread_std(self, value: Any, mean: Any) -> Any:
         return ops.exp(0.5 * self.log_variance(value, mean))
 
     def variance(self, value: Any, mean: Any, dtype: str) -> Variance:
-        value = ops.convert_to_tensor(value)
+        value = self.read(value)
         if self.max_alpha is None:
             return Variance(weights=ops.cast(ops.exp(value), dtype))
         variance = pointwise.limited_exp(
@@ -200,7 +243,9 @@ POSTERIORS: dict[str, dict[str, type[Independent]]] = {
 }
 
 
-def choose(parameterization: str, noise: str, **arguments: Any) -> type:
+def choose(
+    parameterization: str, noise: str, **arguments: Any
+) -> type[Independent]:
     """The posterior of the arguments of a layer, refused if they disagree."""
     chosen = POSTERIORS[parameterization][noise]
     asked = {"noise": noise, **arguments}
@@ -224,9 +269,19 @@ def limited(log_alpha: Any, limit: float | None) -> Any:
     """Log alpha for the noise, at most `limit`."""
     if limit is None:
         return log_alpha
-    return pointwise.one_way_limit(log_alpha, ops.cast(limit, log_alpha.dtype))
+    return pointwise.one_way_limit(log_alpha, limit=limit)
+
+
+def _scaled(scale: float, slope: float) -> Callable:
+    """Multiplication by `scale`, with a derivative of `slope`."""
+
+    @backend.with_gradient(lambda upstream: (upstream * slope,), kept_from=1)
+    def multiply(x: Any) -> Any:
+        return x * scale
+
+    return multiply
 
 
 def _as_float(mean: Any) -> Any:
-    mean = ops.convert_to_tensor(mean)
+    mean = backend.value_of(mean)
     return ops.cast(mean, at_least_float32(mean.dtype))

@@ -10,21 +10,22 @@ import keras
 from keras import ops
 
 from keras_vdrop import backend
-from keras_vdrop.core import loading
 from keras_vdrop.core import posteriors
 from keras_vdrop.core import validation
 from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.axes import Axes
 from keras_vdrop.core.dtypes import at_least_float32
 from keras_vdrop.core.hooks import InitialNoise
-from keras_vdrop.core.hooks import KLLoss
-from keras_vdrop.core.hooks import Limit
 from keras_vdrop.core.hooks import NumExamplesCheck
+from keras_vdrop.core.hooks import noise_variable
+from keras_vdrop.core.hooks import unknown_num_examples
+from keras_vdrop.core.pruned import PrunableWeight
+from keras_vdrop.core.scaled_variable import ScaledVariable
 from keras_vdrop.core.seeds import InitialState
 from keras_vdrop.core.seeds import NoiseGenerator
 
 
-class RandomWeight(keras.Layer):
+class RandomWeight(PrunableWeight):
     """A sublayer that makes one variable of its owner random.
 
     It has the variable of the noise, the limit of alpha, the KL, its weight in
@@ -55,6 +56,7 @@ class RandomWeight(keras.Layer):
         self.salt = self.name
         self.posterior_class = arguments.posterior
         self.limit = arguments.limit
+        self.speed = arguments.speed
         # Hidden from the tracking of Keras: the mean is a weight of the owner,
         # and `kl_weight` belongs to the training and not to the weights.
         self._untracked = types.SimpleNamespace(mean=None, kl_weight=None)
@@ -65,23 +67,14 @@ class RandomWeight(keras.Layer):
         """Makes a variable random, or a scale of 1 if it is `None`."""
         self._untracked.mean = mean
         self._posterior = self.posterior_class(
-            axes, self.granularity, self.limit
+            axes, self.granularity, self.limit, self.speed
         )
         self.build(axes.kernel_shape)
 
     def build(self, kernel_shape: Sequence[int]) -> None:
         del kernel_shape
         dtype = at_least_float32(self.variable_dtype)
-        self.variable = self.add_weight(
-            name=self.posterior.variable_name,
-            shape=self.posterior.shape,
-            initializer=InitialNoise(self),
-            dtype=dtype,
-            trainable=self.adaptive,
-            autocast=False,
-            regularizer=KLLoss(self),
-            constraint=None if self.limit is None else Limit(self),
-        )
+        self.variable = noise_variable(self, dtype)
         # A weight, unlike the state of Keras's generators: a training that is
         # resumed goes on with the noise it would have had.
         self.seed_state = self.add_weight(
@@ -100,23 +93,17 @@ class RandomWeight(keras.Layer):
             name="kl_weight",
         )
 
-    def save_own_variables(self, store: Any) -> None:
-        for weight in self.weights:
-            store[weight.name] = weight
-
-    def load_own_variables(self, store: Any) -> None:
-        if not self.built:
-            super().load_own_variables(store)  # Keras tells why it cannot.
-        loading.check_noise(self, store)
-        for weight in self.weights:
-            weight.assign(store[weight.name])
+    def unscaled(self) -> Any:
+        """The variable of the noise, in the scale of its name."""
+        if self.speed == 1:
+            return self.variable
+        return ScaledVariable(self.variable, self.posterior)
 
     def reset_noise(self) -> None:
         """Gives the noise its initial rate, for the mean of now."""
         if self.built:
-            initial = InitialNoise(self)
-            variable = self.variable
-            variable.assign(initial(variable.shape, variable.dtype))
+            shape, dtype = self.variable.shape, self.variable.dtype
+            self.variable.assign(InitialNoise(self)(shape, dtype))
 
     @property
     def variables(self) -> list:
@@ -170,40 +157,51 @@ class RandomWeight(keras.Layer):
         """The mean of each weight, in float32 at least."""
         if self.mean_variable is None:
             return ops.ones(self.axes.kernel_shape, self.variable.dtype)
-        return ops.cast(self.mean_variable, self.variable.dtype)
+        return ops.cast(self.kept_mean(), self.variable.dtype)
 
     def log_alpha(self) -> Any:
-        """Log alpha in the shape of its granularity, within the limit."""
-        log_alpha = self.log_alpha_variable()
-        if self.limit is None:
-            return ops.convert_to_tensor(log_alpha)
-        return backend.hard_limit(
-            ops.convert_to_tensor(log_alpha), math.log(self.limit)
+        """Log alpha in the shape of its granularity, within the limit.
+
+        It is infinite for pruned weights.
+        """
+        log_alpha = self.posterior.to_log_alpha(
+            self.variable, self.mean_variable
         )
+        log_alpha = self.unless_pruned(log_alpha, math.inf)
+        limit = self.posterior.log_limit
+        if limit is None:
+            return log_alpha
+        return backend.hard_limit(log_alpha, limit)
 
     def of_log_alpha(self, function: Callable) -> Any:
-        """A function of log alpha, elementwise, with log alpha limited."""
-        return self.posterior.of_log_alpha(
-            function, self.variable, self.mean_variable
+        """A function of log alpha, elementwise, with log alpha limited.
+
+        It is zero for pruned weights.
+        """
+        found = self.posterior.of_log_alpha(
+            function, self.kept_noise(), self.kept_mean()
         )
+        return self.unless_pruned(found, 0.0)
 
     def log_alpha_variable(self) -> Any:
-        """Log alpha without the limit: the variable, where it is one."""
+        """Log alpha without the limit, to be assigned where it is one."""
         if self.posterior.variable_name == "log_alpha":
-            return self.variable
+            return self.unscaled()
         return self.posterior.to_log_alpha(self.variable, self.mean_variable)
 
     def log_variance(self) -> Any:
         """The logarithm of the variance of each weight."""
-        return self.posterior.log_variance(self.variable, self.mean())
+        return self.posterior.log_variance(self.kept_noise(), self.mean())
 
     def variance(self, dtype: str) -> posteriors.Variance:
         """The variance of the weights, in factors."""
-        return self.posterior.variance(self.variable, self.mean_variable, dtype)
+        return self.posterior.variance(
+            self.kept_noise(), self.kept_mean(), dtype
+        )
 
     def std(self) -> Any:
         """The deviation of each weight, with the sign of its mean."""
-        return self.posterior.std(self.variable, self.mean())
+        return self.posterior.std(self.kept_noise(), self.mean())
 
     def noise(self) -> Any:
         """Standard normal noise that broadcasts over the kernel."""
@@ -228,9 +226,9 @@ class RandomWeight(keras.Layer):
             rows: Tensor of integers, indices of the first axis.
         """
         mean = ops.cast(
-            ops.take(self.mean_variable, rows, axis=0), self.variable.dtype
+            ops.take(self.kept_mean(), rows, axis=0), self.variable.dtype
         )
-        value = self.axes.of_rows(self.variable, self.granularity, rows)
+        value = self.axes.of_rows(self.kept_noise(), self.granularity, rows)
         std = self.posterior.spread_std(value, mean)
         shape = ops.shape(mean)
         if self.posterior.correlated:
@@ -258,20 +256,10 @@ class RandomWeight(keras.Layer):
     def kl_loss(self) -> Any:
         """The KL as the loss has it."""
         if self.num_examples is None:
-            raise self.unknown_num_examples()
+            raise unknown_num_examples(self)
         loss = ops.multiply(self.kl_weight, self.kl_tensor())
         # Keras's losses are of this dtype, and tensorflow adds no others.
         return ops.cast(loss, keras.config.floatx())
-
-    def unknown_num_examples(self) -> ValueError:
-        return ValueError(
-            f"The loss of layer '{self.owner}' is not known before the "
-            "number of training examples is, by which its KL is divided. "
-            "Add this line before `fit` or `evaluate`:\n\n"
-            "    keras_vdrop.set_num_examples(model, len(x_train))\n\n"
-            "or pass `num_examples` to the layer, or fix its dropout rate "
-            "with `adaptive=False`."
-        )
 
     def _kl_weight_value(self) -> float:
         if self.num_examples is None:

@@ -81,13 +81,12 @@ class NoiseGenerator:
             held["draws"] += 1
             return backend.fold_key(held["key"], held["draws"])
         state = ops.convert_to_tensor(self.state)
-        one = ops.convert_to_tensor([0, 0, 1], self.state.dtype)
-        following = ops.add(state, one)
+        following = backend.state_after(state)
         if backend.is_recomputed(state, following):
             raise recomputed(self.state.path)
         # Before the assignment, which torch does in place.
         key = backend.draw_key(state)
-        self.state.assign(following)
+        backend.assign_state(self.state, state, following)
         return key
 
     def normal(self, shape: Any, dtype: str) -> Any:

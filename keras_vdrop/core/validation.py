@@ -43,6 +43,17 @@ def check_positive(argument: str, value: Any) -> float:
     return float(value)
 
 
+def check_power_of_two(argument: str, value: Any) -> float:
+    """A finite number 2**n, by which floats are scaled without rounding."""
+    if (
+        not _is_number(value)
+        or not 0 < value < float("inf")
+        or math.frexp(value)[0] != 0.5
+    ):
+        raise invalid(argument, "a power of two", value)
+    return float(value)
+
+
 def check_rate(argument: str, value: Any) -> float:
     if not _is_number(value) or not 0 < value < 1:
         raise invalid(argument, "a float in (0, 1)", value)

@@ -1,6 +1,7 @@
 """What there is to tell about the noise of each layer of a model."""
 
 import dataclasses
+import math
 from typing import Any
 
 import keras
@@ -9,6 +10,10 @@ import numpy as np
 from keras_vdrop.core.random_weight import RandomWeight
 from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.models.traversal import require_variational_layers
+
+# A log alpha that is nearer than this to where it began has not moved, and one
+# that is nearer to its limit is at the limit.
+STILL = 0.05
 
 
 @dataclasses.dataclass
@@ -26,6 +31,8 @@ class NoiseReport:
             alone has none.
         prunable: The share of the alphas whose logarithm is above the
             threshold, or `None` if they are not learned.
+        has_moved: Whether some alpha is not where it began.
+        at_limit: The share of the alphas at `max_alpha`.
     """
 
     layer: VariationalLayer
@@ -35,6 +42,8 @@ class NoiseReport:
     kl: float | None = None
     weights: int = 0
     prunable: float | None = None
+    has_moved: bool = True
+    at_limit: float = 0.0
 
 
 def report(model: keras.Layer, threshold: float = 3.0) -> list[NoiseReport]:
@@ -81,4 +90,9 @@ def _report_weight(
         found.kl = float(keras.ops.convert_to_numpy(weight.kl_tensor()))
         log_alpha = keras.ops.convert_to_numpy(log_alpha)
         found.prunable = float(np.mean(log_alpha > threshold))
+        began = math.log(weight.rate / (1 - weight.rate))
+        found.has_moved = bool(np.max(np.abs(log_alpha - began)) > STILL)
+        if weight.limit is not None:
+            limit = math.log(weight.limit) - STILL
+            found.at_limit = float(np.mean(log_alpha >= limit))
     return found

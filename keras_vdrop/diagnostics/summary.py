@@ -33,8 +33,8 @@ GAPS = (0, 2, 2, 2, 1, 1, 2, 2, 2)
 LINE_LENGTH = 88
 NARROWEST_NAME = 8
 BATCH_NORMALIZATION = (
-    "Warning: batch normalization has averaged outputs with noise, which",
-    "`predict` has not. `update_batch_normalization(model, x)` helps.",
+    "Warning: batch normalization has averaged outputs with noise, which "
+    "`predict` has not. `update_batch_normalization(model, x)` helps."
 )
 
 
@@ -47,9 +47,7 @@ def summary(
     """Prints what the variational layers of a model have learned.
 
     A line for each variational layer, and a total. Layers without noise are
-    left to `model.summary()`. For a model with batch normalization that trains
-    there is a warning, see `keras_vdrop.update_batch_normalization`. The
-    columns:
+    left to `model.summary()`. The columns:
 
     - noise, and what has an alpha of its own, as the layer was given them;
     - the dropout rates `alpha / (1 + alpha)`: mean, least and greatest;
@@ -64,9 +62,15 @@ def summary(
       more than 4.5 times as large as the weight. The share is 0 for a layer
       with `max_alpha=1.0`: only without that limit can weights be prunable.
 
+    The code length below the table is the sum of the bits of all weights, in
+    bytes. `keras_vdrop.save_compressed` shows how much of it a file reaches.
+
     The totals of the bits and of the prunable weights are over the layers
     that have weights. A layer with `adaptive=False` has a rate and nothing
     else. A layer with several random variables has a line for each.
+
+    Below the table are the layers whose rates are still where they began, and
+    those more than half of whose rates are at the limit of `max_alpha`.
 
     Args:
         model: A `keras.Model`, or a layer.
@@ -105,22 +109,15 @@ def summary(
         line_length = validation.check_count("line_length", line_length)
     reports = report(model, threshold)
     rows = [_row(found) for found in reports]
+    notes = _notes(reports, threshold)
+    if batch_normalizations(model):
+        notes.append(BATCH_NORMALIZATION)
     total = _total(reports)
     lines = _table(rows, total, line_length or LINE_LENGTH)
     lines.insert(0, f'Variational layers of "{model.name}"')
-    if any(found.rates is None for found in reports):
-        lines.append(
-            "A layer that is not built has no rates: call the model on some "
-            "data first."
-        )
-    weights = sum(found.weights for found in reports)
-    notes = [
-        f"Weights with noise: {weights:,}",
-        f"Prunable: weights with log alpha above {threshold:g}",
-    ]
-    if batch_normalizations(model):
-        notes += BATCH_NORMALIZATION
-    found = Summary(model.name, lines, notes, rows, total)
+    for note in notes:
+        lines += textwrap.wrap(note, line_length or LINE_LENGTH)
+    found = Summary(model.name, lines, rows, total, notes)
     found.show(print_fn)
     return found
 
@@ -130,25 +127,25 @@ class Summary:
 
     Args:
         name: String, the name of the model.
-        table: The lines of the table in text.
-        notes: The lines below it.
+        lines: The lines of the table in text.
         rows: The cells of each row.
         total: The cells of the last row.
+        notes: What stands below the table.
     """
 
     def __init__(
         self,
         name: str,
-        table: list[str],
-        notes: list[str],
+        lines: list[str],
         rows: list[list[str]],
         total: list[str],
+        notes: list[str],
     ):
         self.name = name
-        self.lines = [*table, *notes]
-        self.notes = notes
+        self.lines = lines
         self.rows = rows
         self.total = total
+        self.notes = notes
         self._shown_in: int | None = None
 
     def show(self, print_fn: Callable[..., Any] | None = None) -> None:
@@ -173,7 +170,7 @@ class Summary:
         headings = [" ".join(x).strip() for x in zip(*HEADINGS, strict=True)]
         # Those of the rates have no second line above them.
         headings[4:6] = ["Rate min", "Rate max"]
-        notes = "".join(f"<p>{line}</p>" for line in self.notes)
+        notes = "".join(f"<p>{note}</p>" for note in self.notes)
         rows = [*self.rows, self.total]
         return notebook.table(self.lines[0], headings, rows, words=3) + notes
 
@@ -200,6 +197,40 @@ def _row(found: NoiseReport) -> list[str]:
         *[f"{rate:.3f}" for rate in (rates.mean(), rates.min(), rates.max())],
         *_measures(found.kl, bits, found.prunable),
     ]
+
+
+def _notes(reports: list[NoiseReport], threshold: float) -> list[str]:
+    weights = sum(found.weights for found in reports)
+    notes = [
+        f"Weights with noise: {weights:,}",
+        f"Prunable: weights with log alpha above {threshold:g}",
+    ]
+    kernels = [x for x in reports if x.weights and x.kl is not None]
+    if kernels:
+        code_length = sum(x.kl or 0.0 for x in kernels) / math.log(2) / 8
+        notes.append(f"Code length: KL / log(2) = {code_length:,.0f} bytes")
+    if any(found.rates is None for found in reports):
+        notes.append(
+            "A layer that is not built has no rates: call the model on some "
+            "data first."
+        )
+    still = [found.name for found in reports if not found.has_moved]
+    if still:
+        notes.append(
+            f"Rates where they began: {', '.join(still)}. Train longer, or "
+            "raise the learning rate or `rate_speed`."
+        )
+    limited = [
+        f"{found.name} ({found.at_limit:.0%})"
+        for found in reports
+        if found.at_limit > 0.5
+    ]
+    if limited:
+        notes.append(
+            f"Rates at the limit of `max_alpha`: {', '.join(limited)}. If the "
+            "model underfits, raise `kl_downscale` in `set_num_examples`."
+        )
+    return notes
 
 
 def _total(reports: list[NoiseReport]) -> list[str]:

@@ -37,7 +37,7 @@ class VariationalLayer(NoiseView):
 
     Args:
         *args: The arguments of the Keras layer.
-        rate, noise, granularity, adaptive, max_alpha, kl: As in
+        rate, noise, granularity, adaptive, max_alpha, rate_speed, kl: As in
             `keras_vdrop.VariationalDense`.
         parameterization, estimator, num_examples, kl_downscale, seed: As in
             `keras_vdrop.VariationalDense`.
@@ -73,6 +73,7 @@ class VariationalLayer(NoiseView):
         granularity: str = "layer",
         adaptive: bool = True,
         max_alpha: float | None = 1.0,
+        rate_speed: float | None = None,
         kl: Any = "polynomial",
         parameterization: str = "multiplicative",
         estimator: str = "local",
@@ -93,6 +94,7 @@ class VariationalLayer(NoiseView):
                 granularity=granularity,
                 adaptive=adaptive,
                 max_alpha=max_alpha,
+                rate_speed=rate_speed,
                 kl=kl,
                 parameterization=parameterization,
                 estimator=estimator,

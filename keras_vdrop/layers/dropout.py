@@ -30,6 +30,12 @@ class VariationalDropout(VariationalLayer, keras.layers.Layer):
             Gaussian dropout with a fixed rate, and there is no KL.
         max_alpha: Float, the largest alpha that may be learned, or `None` for
             no limit. The paper's is 1, a dropout rate of 0.5.
+        rate_speed: Float, a power of two, or `None` for 32. With 1 the
+            variable is log alpha, as in the paper. Otherwise it is
+            `log(alpha) / rate_speed`, so that a step of Adam moves log alpha
+            by `rate_speed` times the learning rate, and its gradient is
+            divided by the number of random variables that share the alpha, so
+            that SGD can follow it.
         kl: Name of a function of `keras_vdrop.divergence`, or a function of log
             alpha: the KL of one scale.
         num_examples: Positive integer, the size of the training set, by which
@@ -74,6 +80,7 @@ class VariationalDropout(VariationalLayer, keras.layers.Layer):
         granularity: str = "layer",
         adaptive: bool = True,
         max_alpha: float | None = 1.0,
+        rate_speed: float | None = None,
         kl: Any = "polynomial",
         num_examples: int | None = None,
         kl_downscale: float = 1.0,
@@ -88,6 +95,7 @@ class VariationalDropout(VariationalLayer, keras.layers.Layer):
             granularity=granularity,
             adaptive=adaptive,
             max_alpha=max_alpha,
+            rate_speed=rate_speed,
             kl=kl,
             num_examples=num_examples,
             kl_downscale=kl_downscale,

@@ -54,6 +54,10 @@ class NoiseView:
         return self.noise_arguments.max_alpha
 
     @property
+    def rate_speed(self) -> float | None:
+        return self.noise_arguments.rate_speed
+
+    @property
     def prior(self) -> Prior:
         return self.noise_arguments.prior
 
@@ -79,15 +83,15 @@ class NoiseView:
     # What a user asks of a layer.
     @property
     def log_alpha(self) -> Any:
-        """Log alpha: a variable, or a tensor where it is derived from some."""
+        """Log alpha, to be read and assigned; a tensor where it is derived."""
         return self._only(lambda weight: weight.log_alpha_variable())
 
     @property
     def log_variance(self) -> Any:
-        """The variable of the additive posterior, or `None`."""
+        """The log variance of the additive posterior, or `None`."""
         if self.parameterization == "multiplicative":
             return None
-        return self._only(lambda weight: weight.variable)
+        return self._only(lambda weight: weight.unscaled())
 
     @property
     def kl_weight(self) -> Any:

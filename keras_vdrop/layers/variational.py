@@ -41,6 +41,12 @@ class Variational(VariationalLayer, keras.layers.Wrapper):
             fixed, and there is no KL.
         max_alpha: Float, the largest alpha that may be learned, or `None` for
             no limit. The paper's is 1, a dropout rate of 0.5.
+        rate_speed: Float, a power of two, or `None` for 32 with correlated
+            and 1 with independent noise. With 1 the variable is log alpha, as
+            in the paper. Otherwise it is `log(alpha) / rate_speed`, so that a
+            step of Adam moves log alpha by `rate_speed` times the learning
+            rate, and its gradient is divided by the number of random
+            variables that share the alpha, so that SGD can follow it.
         kl: Name of a function of `keras_vdrop.divergence`, `"normal"`, a prior
             of `keras_vdrop.priors`, or a function of log alpha: the KL of one
             weight.
@@ -99,6 +105,7 @@ class Variational(VariationalLayer, keras.layers.Wrapper):
         granularity: str = "layer",
         adaptive: bool = True,
         max_alpha: float | None = 1.0,
+        rate_speed: float | None = None,
         kl: Any = "polynomial",
         parameterization: str = "multiplicative",
         estimator: str = "batch",
@@ -121,6 +128,7 @@ class Variational(VariationalLayer, keras.layers.Wrapper):
             granularity=granularity,
             adaptive=adaptive,
             max_alpha=max_alpha,
+            rate_speed=rate_speed,
             kl=kl,
             parameterization=parameterization,
             estimator=estimator,

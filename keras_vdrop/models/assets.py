@@ -1,6 +1,11 @@
 """What layers know beyond their config and weights: vocabularies, files."""
 
+import base64
+import os
+import pathlib
 import tempfile
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -27,16 +32,80 @@ def copy_vocabulary(source: keras.Layer, target: keras.Layer) -> None:
     Not as a file: Keras's has a word on each line (3.15,
     layers/preprocessing/index_lookup.py), and words can have line breaks.
     """
-    vocabulary = source.get_vocabulary()
+    set_vocabulary(target, source.get_vocabulary(), _frequencies(source))
+
+
+def set_vocabulary(
+    target: keras.Layer, vocabulary: Sequence[Any], frequencies: Any
+) -> None:
     # One that is in the config is there already, and one that was never
     # adapted has none, which could not be set.
-    if vocabulary == target.get_vocabulary():
+    if list(vocabulary) == list(target.get_vocabulary()):
         return
-    weights: dict = {}
-    source.save_own_variables(weights)
-    if not weights:
+    if frequencies is None:
         target.set_vocabulary(vocabulary)
         return
     # Keras fills up with zeros what it filled up before.
-    frequencies = weights["idf_weights"][: len(vocabulary)]
+    frequencies = frequencies[: len(vocabulary)]
     target.set_vocabulary(vocabulary, idf_weights=frequencies)
+
+
+def _frequencies(layer: keras.Layer) -> Any:
+    """The weights of a lookup, or `None`."""
+    weights: dict[str, Any] = {}
+    layer.save_own_variables(weights)
+    return weights.get("idf_weights")
+
+
+def save_assets(layers: Sequence[keras.Layer]) -> list[Any]:
+    """The assets of layers as JSON, each with the number of its layer."""
+    found: list[Any] = []
+    for number, layer in enumerate(layers):
+        if isinstance(layer, LOOKUPS):
+            words = [_as_json(word) for word in layer.get_vocabulary()]
+            frequencies = _frequencies(layer)
+            if frequencies is not None:
+                frequencies = [float(x) for x in frequencies]
+            found.append([number, words, frequencies])
+        elif hasattr(layer, "save_assets"):
+            files = _files_of(layer)
+            found += [[number, files]] if files else []
+    return found
+
+
+def load_assets(layers: Sequence[keras.Layer], assets: Sequence[Any]) -> None:
+    """The inverse of `save_assets`."""
+    for number, *content in assets:
+        layer = layers[number]
+        if isinstance(layer, LOOKUPS):
+            set_vocabulary(layer, *content)
+        else:
+            _load_files(layer, *content)
+
+
+def _as_json(word: Any) -> Any:
+    return word if isinstance(word, str) else int(word)
+
+
+def _files_of(layer: Any) -> dict[str, str]:
+    """All files that a layer writes, by their paths."""
+    with tempfile.TemporaryDirectory() as folder:
+        layer.save_assets(folder)
+        return {
+            path.relative_to(folder).as_posix(): base64.b64encode(
+                path.read_bytes()
+            ).decode()
+            for path in sorted(pathlib.Path(folder).rglob("*"))
+            if path.is_file()
+        }
+
+
+def _load_files(layer: Any, files: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            path = os.path.normpath(os.path.join(folder, name))
+            if not path.startswith(folder + os.sep):
+                raise ValueError(f"'{name}' leads out of its folder.")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            pathlib.Path(path).write_bytes(base64.b64decode(content))
+        layer.load_assets(folder)

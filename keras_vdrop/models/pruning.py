@@ -39,7 +39,7 @@ def zero_noise(
         id(variable): (plain, other)
         for layer, plain in pairs
         for variable, other in zip(
-            _own_variables(layer), _own_variables(plain), strict=True
+            own_variables(layer), own_variables(plain), strict=True
         )
     }
     zeroed: dict = {}
@@ -63,7 +63,7 @@ def zero_noise(
     return zeroed
 
 
-def _own_variables(layer: keras.Layer) -> list:
+def own_variables(layer: keras.Layer) -> list:
     return layer._trainable_variables + layer._non_trainable_variables
 
 
@@ -173,5 +173,5 @@ def report(
 
 def _no_noise(layer: keras.Layer) -> tuple[int, int]:
     """How many weights but biases a layer has, and that none is zeroed."""
-    own = [x for x in _own_variables(layer) if len(x.shape) > 1]
+    own = [x for x in own_variables(layer) if len(x.shape) > 1]
     return sum(math.prod(x.shape) for x in own), 0

@@ -91,7 +91,11 @@ class Sampler:
             return
         means = {id(variable): value for variable, value in before}
         values = [
-            (ops.convert_to_tensor(w.variable), means.get(id(w.mean_variable)))
+            (
+                ops.convert_to_tensor(w.variable),
+                means.get(id(w.mean_variable)),
+                None if w.pruned is None else ops.convert_to_tensor(w.pruned),
+            )
             for w in weights
         ]
         samples = self._sample(values, states)
@@ -155,10 +159,13 @@ def _sample_function(weights: list[RandomWeight]) -> Callable:
 
     def sample(values: list, states: list) -> list:
         mapping = []
-        for weight, (noise, mean) in zip(weights, values, strict=True):
-            mapping.append((weight.variable, noise))
-            if mean is not None:
-                mapping.append((weight.mean_variable, mean))
+        for weight, found in zip(weights, values, strict=True):
+            variables = weight.variable, weight.mean_variable, weight.pruned
+            mapping += [
+                (variable, value)
+                for variable, value in zip(variables, found, strict=True)
+                if value is not None
+            ]
         samples = []
         with keras.StatelessScope(mapping):
             for weight, state in zip(weights, states, strict=True):
@@ -185,6 +192,8 @@ def _fingerprint(model: Any, mode: str) -> tuple:
         id(model),
         mode,
         config,
+        # More once weights were pruned.
+        len(model.weights),
         model.run_eagerly,
         getattr(model, "jit_compile", None),
         getattr(model, "steps_per_execution", None),

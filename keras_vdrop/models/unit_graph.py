@@ -161,6 +161,23 @@ def outputs_of(model: Any) -> list[str]:
     return list(model.output_names)
 
 
+def single_readers(model: Any) -> dict:
+    """For each layer called once, the layer called once that alone reads it."""
+    calls = {call.operation.name: call for call in calls_of(model)}
+    readers: dict[str, list[str]] = {name: [] for name in calls}
+    for name, call in calls.items():
+        for source in call.sources:
+            readers.setdefault(source, []).append(name)
+    for name in outputs_of(model):
+        readers.setdefault(name, []).append("the outputs")
+    plain = {name for name, call in calls.items() if call.is_plain}
+    return {
+        calls[name].operation: calls[found[0]].operation
+        for name, found in readers.items()
+        if len(found) == 1 and plain.issuperset((name, found[0]))
+    }
+
+
 def _sources_of(config: Any) -> list[str]:
     """Names of the layers whose outputs a part of a config mentions."""
     if isinstance(config, (list, tuple)):

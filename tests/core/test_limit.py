@@ -22,7 +22,7 @@ def test_one_way_limit():
     sign = np.array([1.0, 1.0, -1.0, 1.0, -1.0], "float32")
 
     def function(x):
-        limited = pointwise.one_way_limit(x, keras.ops.cast(0.5, "float32"))
+        limited = pointwise.one_way_limit(x, limit=0.5)
         return keras.ops.multiply(sign, keras.ops.square(limited))
 
     found = keras.ops.convert_to_numpy(
@@ -150,9 +150,15 @@ def descend(layer, x, steps, rate):
             variable.assign(variable.numpy() - rate * gradient)
 
 
+every_speed = pytest.mark.parametrize("speed", [1, 32])
+
+
+@every_speed
 @every_posterior
-def test_kl_does_not_run_away(posterior):
-    layer, x = build("dense", **posterior, rate=0.45, num_examples=1)
+def test_kl_does_not_run_away(posterior, speed):
+    layer, x = build(
+        "dense", **posterior, rate=0.45, num_examples=1, rate_speed=speed
+    )
     descend(layer, np.zeros_like(x), 30, 0.2)
     assert np.max(layer.dropout_rates()) <= 0.5 + 1e-6
     # The polynomial is 0 at the limit, and would fall without end beyond it.
@@ -161,9 +167,12 @@ def test_kl_does_not_run_away(posterior):
     assert np.all(np.isfinite(outputs))
 
 
+@every_speed
 @every_posterior
-def test_alpha_comes_back_from_beyond_its_limit(posterior):
-    layer, x = build("dense", **posterior, use_bias=False, seed=1)
+def test_alpha_comes_back_from_beyond_its_limit(posterior, speed):
+    layer, x = build(
+        "dense", **posterior, use_bias=False, seed=1, rate_speed=speed
+    )
     layer.set_num_examples(10**9)
     weight = layer.kernel_noise
     variable = weight.variable
@@ -179,16 +188,19 @@ def test_alpha_comes_back_from_beyond_its_limit(posterior):
         lambda y: keras.ops.sum(keras.ops.square(y)), layer, rows
     )
     assert np.all(found >= 0) and np.all(np.any(found > 0))
-    variable.assign(variable.numpy() - 0.5 * np.sign(found))
+    variable.assign(variable.numpy() - 0.5 / speed * np.sign(found))
     assert np.all(keras.ops.convert_to_numpy(layer.log_alpha) <= before)
 
 
-def test_torch_optimizers():
+@pytest.mark.parametrize("noise", ["independent", "correlated"])
+def test_torch_optimizers(noise):
     if keras.backend.backend() != "torch":
         pytest.skip("of torch alone")
     import torch
 
-    layer = keras_vdrop.VariationalDense(10, rate=0.45, num_examples=1)
+    layer = keras_vdrop.VariationalDense(
+        10, rate=0.45, noise=noise, num_examples=1
+    )
     layer.build((None, 8))
     optimizer = torch.optim.Adam(layer.parameters(), 0.1)
     for _ in range(20):

@@ -18,7 +18,9 @@ def lines_of(model, **arguments):
 
 def cells_of(model, **arguments):
     """The cells of each row by its first, which is the layer's name."""
-    rows = [line.split() for line in lines_of(model, **arguments)[5:]]
+    lines = lines_of(model, **arguments)[5:]
+    end = next(n for n, line in enumerate(lines) if line[:1] == "━")
+    rows = [line.split() for line in lines[:end]]
     return {row[0]: row[1:] for row in rows if row}
 
 
@@ -87,6 +89,18 @@ def test_type_a_has_a_kl_for_each_input():
     assert cells["Total"] == [f"{8 * np.log(2):.1f}", "0.200", "0.0%"]
 
 
+def test_code_length():
+    """A nat is 1 / log(2) bits, and layers of noise alone have no weights."""
+    dense = keras_vdrop.VariationalDense(100, kl="lower_bound", rate=1e-3)
+    dropout = keras_vdrop.VariationalDropout(kl="lower_bound", rate=1e-3)
+    lines = lines_of(sequential((50,), dropout, dense))
+    # A bit each is -log2(sqrt(alpha)).
+    expected = 5000 * -np.log2(np.sqrt(1e-3 / 0.999)) / 8
+    assert f"Code length: KL / log(2) = {expected:,.0f} bytes" in lines
+    fixed = keras_vdrop.VariationalDense(2, adaptive=False)
+    assert not any("Code" in x for x in lines_of(sequential((3,), fixed)))
+
+
 @pytest.mark.parametrize("threshold, share", [(3.0, 0.25), (-1, 0.75)])
 def test_share_of_weights_that_could_go(threshold, share):
     unlimited = keras_vdrop.VariationalDense(
@@ -99,9 +113,27 @@ def test_share_of_weights_that_could_go(threshold, share):
     assert cells["unlimited"][-1] == f"{share:.1%}"
     assert cells["bounded"][-1] == "0.0%"
     assert cells["Total"][-1] == f"{share * 4 / 12:.1%}"
-    assert lines_of(model, threshold=threshold)[-1].endswith(
-        f"above {threshold:g}"
+    lines = lines_of(model, threshold=threshold)
+    assert any(line.endswith(f"above {threshold:g}") for line in lines)
+
+
+def test_rates_that_did_not_move_or_are_at_the_limit():
+    still = keras_vdrop.VariationalDense(2, name="still")
+    moved = keras_vdrop.VariationalDense(2, name="moved", noise="correlated")
+    limit = keras_vdrop.VariationalDense(
+        2, name="limit", granularity="output", max_alpha=0.5
     )
+    fixed = keras_vdrop.VariationalDense(2, name="fixed", adaptive=False)
+    model = sequential((3,), still, moved, limit, fixed)
+    moved.log_alpha.assign(-2.0)
+    limit.log_alpha.assign([-3.0, np.log(0.5)])
+    text = " ".join(lines_of(model))
+    assert "where they began: still." in text
+    # Half of the rates are not more than half.
+    assert "at the limit" not in text
+    limit.log_alpha.assign([np.log(0.5), np.log(0.5)])
+    text = " ".join(lines_of(model))
+    assert "at the limit of `max_alpha`: limit (100%)." in text
 
 
 def test_fixed_rates_have_no_kl():

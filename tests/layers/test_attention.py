@@ -137,7 +137,7 @@ def test_moments_of_the_values(case, posterior):
     output = layer.output_dense if case == "multi_head" else layer._output_dense
     value = layer.value_dense if case == "multi_head" else layer._value_dense
     output.kernel.assign(np.ones(output.kernel.shape))
-    output.kernel_noise.variable.assign(
+    output.kernel_noise.unscaled().assign(
         np.full(output.kernel_noise.variable.shape, -40.0)
     )
     weight = value.kernel_noise
@@ -146,7 +146,7 @@ def test_moments_of_the_values(case, posterior):
     assigned = log_alpha
     if layer.parameterization == "additive":
         assigned = log_alpha + np.log(kernel**2)
-    weight.variable.assign(assigned)
+    weight.unscaled().assign(assigned)
     alpha = np.exp(log_alpha)
     if layer.granularity == "input":
         alpha = alpha[:, None, None]
@@ -252,7 +252,7 @@ def test_saved_converted_and_sampled(case, tmp_path):
     layer = make(case, granularity="output", use_gate=True, name="attention")
     model = keras.Model([query, memory], layer(query, memory))
     assert keras_vdrop.variational_layers(model) == [layer]
-    layer.random_weights[1].variable.assign(
+    layer.random_weights[1].unscaled().assign(
         np.full(layer.random_weights[1].variable.shape, -2.0)
     )
     x = [X, MEMORY]
@@ -285,7 +285,7 @@ def test_pruned(case):
     inputs = keras.Input((4, 5))
     layer = make(case, granularity="weight", max_alpha=None, kl="exact")
     model = keras.Model(inputs, layer(inputs, inputs))
-    layer.random_weights[2].variable.assign(
+    layer.random_weights[2].unscaled().assign(
         np.full(layer.random_weights[2].variable.shape, 5.0)
     )
     plain = keras_vdrop.to_deterministic(model, prune=3.0, verbose=1)

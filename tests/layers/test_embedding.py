@@ -35,7 +35,7 @@ def build(cls=keras_vdrop.VariationalEmbedding, **arguments):
     value = log_alpha
     if layer.parameterization == "additive":
         value = log_alpha + np.log(table**2)
-    weight.variable.assign(value)
+    weight.unscaled().assign(value)
     alpha = np.exp(log_alpha)
     if layer.granularity == "input":
         alpha = alpha[:, None]
@@ -108,7 +108,7 @@ def test_projection_with_a_table_of_its_own(noise):
     assert sorted(layer.dropout_rates()) == ["embeddings", "reverse_embeddings"]
     weight = layer.reverse_embeddings_noise
     log_alpha = np.linspace(-2, 0, 4)
-    weight.variable.assign(log_alpha)
+    weight.unscaled().assign(log_alpha)
     features = np.random.default_rng(1).normal(size=(1, 4)).astype("float32")
     drawn = draw(layer, features, reverse=True)
     table = to_numpy(layer.reverse_embeddings)

@@ -70,7 +70,7 @@ def test_dropout_layer_counts_its_axis(granularity, axis, count):
 
 @every_posterior
 def test_gradient_by_log_alpha(posterior):
-    layer, inputs = build("dense", **posterior)
+    layer, inputs = build("dense", **posterior, rate_speed=1)
     log_alpha = keras.ops.convert_to_numpy(layer.log_alpha)
     # Without inputs nothing but the KL is left.
     *_, found = gradients(keras.ops.sum, layer, np.zeros_like(inputs))
@@ -78,6 +78,16 @@ def test_gradient_by_log_alpha(posterior):
     slope = -np.polyval(np.polyder(CUBIC), alpha) * alpha - 0.5
     count = COUNTS["dense"]["noise" in posterior] / alpha.size
     np.testing.assert_allclose(found, count * slope / 10, rtol=1e-5)
+
+
+@every_posterior
+def test_gradient_of_a_variable_in_another_scale(posterior):
+    """That of log alpha by the chain rule, divided by how many share it."""
+    layer, inputs = build("dense", **posterior, rate_speed=8)
+    alpha = np.exp(keras.ops.convert_to_numpy(layer.log_alpha))
+    *_, found = gradients(keras.ops.sum, layer, np.zeros_like(inputs))
+    slope = -np.polyval(np.polyder(CUBIC), alpha) * alpha - 0.5
+    np.testing.assert_allclose(found, 8 * slope / 10, rtol=1e-5)
 
 
 def test_kl_downscale_and_num_examples():

@@ -202,7 +202,7 @@ def test_scales_are_normal_and_of_each_channel(data_format, drawn):
     layer.build((None, *shape[1:]))
     for number, weight in enumerate(layer.random_weights):
         size = weight.variable.shape[0]
-        weight.variable.assign(np.linspace(-2, -0.5 - number, size))
+        weight.unscaled().assign(np.linspace(-2, -0.5 - number, size))
     if keras.backend.backend() == "tensorflow" and "first" in data_format:
         pytest.skip("tensorflow cannot convolve these on a CPU")
     layer(np.ones((count, *shape[1:]), "float32"), training=True)
@@ -210,7 +210,7 @@ def test_scales_are_normal_and_of_each_channel(data_format, drawn):
     for weight in layer.random_weights:
         (scales,) = to_numpy(drawn[id(weight)])
         scales = scales.reshape(count, -1)
-        alpha = np.exp(keras.ops.convert_to_numpy(weight.variable))
+        alpha = np.exp(keras.ops.convert_to_numpy(weight.unscaled()))
         assert np.all(np.abs(scales.mean(0) - 1) < 5 * np.sqrt(alpha / count))
         assert np.all(
             np.abs(scales.var(0) / alpha - 1) < 5 * np.sqrt(2 / count)
@@ -274,7 +274,7 @@ def test_a_step_of_a_gru_without_variance_is_that_of_keras(
     plain.build(x.shape)
     set_cell(plain.cell, layer.cell)
     for weight in layer.random_weights:
-        weight.variable.assign(-60.0)
+        weight.unscaled().assign(-60.0)
     assert_same(layer(x, training=True), plain(x, training=True))
 
 

@@ -265,14 +265,16 @@ def test_pruning(capsys):
     )
     for weight in layer.random_weights:
         values = np.linspace(0, 6, np.prod(weight.variable.shape))
-        weight.variable.assign(values.reshape(weight.variable.shape))
+        weight.unscaled().assign(values.reshape(weight.variable.shape))
     model = keras.Sequential([keras.Input(inputs.shape[1:]), layer])
     pruned = keras_vdrop.to_deterministic(model, prune=3.0)
     for name, weight in zip(KERNELS, layer.random_weights, strict=True):
         np.testing.assert_array_equal(
             to_numpy(getattr(pruned.layers[0], name)),
             np.where(
-                to_numpy(weight.variable) > 3, 0, to_numpy(getattr(layer, name))
+                to_numpy(weight.unscaled()) > 3,
+                0,
+                to_numpy(getattr(layer, name)),
             ),
         )
     row = capsys.readouterr().out.splitlines()[1].split()

@@ -369,7 +369,7 @@ def test_report_of_layers_with_parts(capsys):
     model = keras.Model(x, h)
     for layer in keras_vdrop.variational_layers(model):
         for weight in layer.random_weights:
-            weight.variable.assign(np.full(weight.variable.shape, -3.0))
+            weight.unscaled().assign(np.full(weight.variable.shape, -3.0))
     change(model.get_layer("scores").kernel, 1)
     change(model.get_layer("lstm").cell.recurrent_kernel, 1)
     keras_vdrop.to_deterministic(model, prune=-1.0)

@@ -27,7 +27,7 @@ class VariationalGRUCell(VariationalCell, keras.layers.GRUCell):
             `keras.layers.GRUCell`.
         recurrent_dropout, reset_after: As in `keras.layers.GRUCell`.
         seed: As in `keras_vdrop.VariationalGRU`.
-        rate, noise, granularity, adaptive, max_alpha, kl: As in
+        rate, noise, granularity, adaptive, max_alpha, rate_speed, kl: As in
             `keras_vdrop.VariationalGRU`.
         parameterization, estimator, num_examples, kl_downscale: As in
             `keras_vdrop.VariationalGRU`.
@@ -69,6 +69,7 @@ class VariationalGRUCell(VariationalCell, keras.layers.GRUCell):
         granularity: str = "layer",
         adaptive: bool = True,
         max_alpha: float | None = 1.0,
+        rate_speed: float | None = None,
         kl: Any = "polynomial",
         parameterization: str = "multiplicative",
         estimator: str = "local",
@@ -99,6 +100,7 @@ class VariationalGRUCell(VariationalCell, keras.layers.GRUCell):
             granularity=granularity,
             adaptive=adaptive,
             max_alpha=max_alpha,
+            rate_speed=rate_speed,
             kl=kl,
             parameterization=parameterization,
             estimator=estimator,

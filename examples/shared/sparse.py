@@ -1,0 +1,251 @@
+"""Networks that learn which of their weights they need, stage by stage.
+
+1. `plain`: the network of Keras, trained as usual.
+2. `noisy`: the same with noise on each weight, whose variance is learned.
+3. `pruned`: weights that are noise are removed, and what is left is trained
+   on, with new noise.
+
+The rival is `gradual`, the plain network trained on for as many epochs as
+the second and third stage have. In the first two thirds its smallest weights
+are set to zero after each epoch, more and more of them, and may grow again;
+then they stay zero.
+
+Each stage is a file in a folder, and a stage that is interrupted goes on with
+the epoch that it was in. The last 5,000 training examples are held out.
+"""
+
+import dataclasses
+import os
+
+import keras
+import numpy as np
+
+import keras_vdrop
+from shared.data import load
+from shared.networks import convolutional_network
+from shared.training import EpochLine
+from shared.training import compile_classifier
+from shared.training import steps_of
+
+HELD_OUT = 5000
+BATCH_SIZE = 100
+NOISE = {
+    "granularity": "weight",
+    "parameterization": "additive",
+    "kl": "sigmoid",
+    "max_alpha": None,
+}
+
+
+@dataclasses.dataclass
+class Settings:
+    """How a network is trained, chosen on the examples that are held out."""
+
+    data: str
+    plain_epochs: int
+    noisy_epochs: int
+    pruned_epochs: int
+    warmup: int
+    rate: float
+    threshold: float
+    learning_rate: float = 1e-3
+
+
+SETTINGS = {
+    "lenet300": Settings("mnist", 10, 100, 40, 20, 0.05, 1.0),
+    "lenet5": Settings("mnist", 5, 12, 30, 4, 0.2, 2.0, 2e-3),
+    "cifar": Settings("cifar10", 30, 60, 30, 10, 0.05, 1.0),
+}
+
+
+def build(network):
+    """Returns one of the plain networks, with logits."""
+    layers = keras.layers
+    if network == "cifar":
+        return convolutional_network("none", (32, 32, 3), 1)
+    if network == "lenet300":
+        stack = [
+            keras.Input((784,)),
+            layers.Dense(300, activation="relu", name="hidden_1"),
+            layers.Dense(100, activation="relu", name="hidden_2"),
+            layers.Dense(10, name="scores"),
+        ]
+    else:
+        stack = [
+            keras.Input((28, 28, 1)),
+            layers.Conv2D(20, 5, activation="relu", name="features_1"),
+            layers.MaxPooling2D(name="pooled_1"),
+            layers.Conv2D(50, 5, activation="relu", name="features_2"),
+            layers.MaxPooling2D(name="pooled_2"),
+            layers.Flatten(name="flat"),
+            layers.Dense(500, activation="relu", name="hidden"),
+            layers.Dense(10, name="scores"),
+        ]
+    return keras.Sequential(stack, name=network)
+
+
+def load_split(network, data_dir):
+    """Returns the data to train on, those held out, and the test data."""
+    train, test = load(SETTINGS[network].data, data_dir)
+    if network == "lenet5":
+        train, test = ((x.reshape(-1, 28, 28, 1), y) for x, y in (train, test))
+    x, y = train
+    held_out = x[-HELD_OUT:], y[-HELD_OUT:]
+    return (x[:-HELD_OUT], y[:-HELD_OUT]), held_out, test
+
+
+def kernels(model):
+    """Returns the variables that can be pruned."""
+    return [x.kernel for x in model.layers if hasattr(x, "kernel")]
+
+
+def mask_of(kernel, count):
+    """Returns which weights are among the largest."""
+    size = np.abs(keras.ops.convert_to_numpy(kernel))
+    if not count:
+        return np.zeros(size.shape, bool)
+    return size >= np.sort(size, axis=None)[size.size - count]
+
+
+class Masked(keras.constraints.Constraint):
+    """Keeps removed weights at zero."""
+
+    def __init__(self, mask):
+        self.mask = mask
+
+    def __call__(self, kernel):
+        return kernel * keras.ops.cast(self.mask, kernel.dtype)
+
+
+class GradualPruning(keras.callbacks.Callback):
+    """Sets the smallest weights to zero, more after each epoch.
+
+    The share of zeros grows as a cubic (Zhu, Gupta 2017).
+    """
+
+    def __init__(self, kept, epochs):
+        super().__init__()
+        self.kept = kept
+        self.epochs = epochs
+
+    def on_epoch_end(self, epoch, logs=None):
+        left = max(0.0, 1 - (epoch + 1) / self.epochs) ** 3
+        for kernel, kept in zip(kernels(self.model), self.kept, strict=True):
+            total = int(np.prod(kernel.shape))
+            count = kept + round((total - kept) * left)
+            value = keras.ops.convert_to_numpy(kernel)
+            kernel.assign(value * mask_of(kernel, count))
+
+
+class Stages:
+    """The models of a network and a seed, each trained once.
+
+    Args:
+        network: One of `SETTINGS`.
+        seed: Integer.
+        data: The training and the held-out data.
+        folder: Folder for the files.
+        epochs: Epochs of each stage, for a quick try, or `None`.
+    """
+
+    def __init__(self, network, seed, data, folder, epochs=None):
+        self.network = network
+        self.seed = seed
+        self.train, self.held_out = data
+        self.folder = folder
+        self.epochs = epochs
+        self.settings = SETTINGS[network]
+
+    def model(self, stage):
+        """Returns the model of a stage, trained."""
+        path = self._path(stage)
+        if not os.path.exists(path):
+            # A stage has random numbers of its own, resumed or not.
+            keras.utils.set_random_seed(self.seed)
+            model = getattr(self, f"_{stage}")()
+            os.makedirs(self.folder, exist_ok=True)
+            # A kill leaves no file, or a whole one.
+            model.save(f"{path}.new.keras")
+            os.replace(f"{path}.new.keras", path)
+        return keras.saving.load_model(path, compile=False)
+
+    def _plain(self):
+        model = build(self.network)
+        self.fit(model, "plain", self.settings.plain_epochs)
+        return model
+
+    def _noisy(self):
+        settings = self.settings
+        model = keras_vdrop.to_variational(
+            self.model("plain"),
+            rate=settings.rate,
+            seed=self.seed,
+            verbose=0,
+            **NOISE,
+        )
+        warmup = self.epochs or settings.warmup
+        callbacks = [keras_vdrop.callbacks.KLWarmup(warmup)]
+        self.fit(model, "noisy", settings.noisy_epochs, callbacks)
+        return model
+
+    def _pruned(self):
+        model = self.model("noisy")
+        keras_vdrop.prune(model, self.settings.threshold)
+        for layer in keras_vdrop.variational_layers(model):
+            layer.reset_noise()
+        callbacks = [keras_vdrop.callbacks.KLWarmup(1)]
+        self.fit(model, "pruned", self.settings.pruned_epochs, callbacks)
+        return model
+
+    def gradual(self, kept):
+        """Returns the rival with so many weights left in each kernel."""
+        path = self._path("gradual")
+        model = build(self.network)
+        if os.path.exists(path):
+            model.load_weights(path)
+            return model
+        keras.utils.set_random_seed(self.seed)
+        model.set_weights(self.model("plain").get_weights())
+        settings = self.settings
+        epochs = self.epochs or settings.noisy_epochs + settings.pruned_epochs
+        ramp = GradualPruning(kept, -(-2 * epochs // 3))
+        # Its learning rate stays: the most weights go in the end.
+        self.fit(model, "ramp", ramp.epochs, [ramp], decays=False)
+        for kernel, count in zip(kernels(model), kept, strict=True):
+            kernel.constraint = Masked(mask_of(kernel, count))
+        rest = max(1, epochs - ramp.epochs)
+        self.fit(model, "gradual", rest)
+        model.save_weights(path)
+        return model
+
+    def _path(self, stage):
+        ending = ".weights.h5" if stage == "gradual" else ".keras"
+        name = f"{self.network}_{self.seed}_{stage}{ending}"
+        return os.path.join(self.folder, name)
+
+    def fit(self, model, stage, epochs, callbacks=(), decays=True):
+        """Trains, from the epoch on in which an earlier program stopped."""
+        epochs = self.epochs or epochs
+        steps = steps_of(epochs, len(self.train[0]), BATCH_SIZE)
+        rate = self.settings.learning_rate
+        schedules = keras.optimizers.schedules
+        end = 0.0 if decays else rate
+        schedule = schedules.PolynomialDecay(rate, steps, end)
+        compile_classifier(
+            model, len(self.train[0]), keras.optimizers.Adam(schedule)
+        )
+        name = f"{self.network}_{self.seed}_{stage}"
+        backup = os.path.join(self.folder, f"{name}_backup")
+        model.fit(
+            *self.train,
+            epochs=epochs,
+            batch_size=BATCH_SIZE,
+            validation_data=self.held_out,
+            validation_batch_size=1000,
+            callbacks=[
+                *callbacks,
+                keras.callbacks.BackupAndRestore(backup),
+                EpochLine(name.replace("_", " ")),
+            ],
+            verbose=0,
+        )

@@ -1,0 +1,112 @@
+"""Several devices on JAX; `default.py` documents the names."""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+
+def data_shards() -> int:
+    """Over how many parts of the mesh a batch is spread."""
+    distribution = keras.distribution.distribution()
+    if distribution is None or distribution.batch_dim_name is None:
+        return 1
+    mesh = distribution.device_mesh
+    return mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
+
+
+def layout_like(variable: Any, path: str, select: Callable) -> Any | None:
+    distribution = keras.distribution.distribution()
+    spread = isinstance(distribution, keras.distribution.ModelParallel)
+    if variable is None or not spread:
+        return None
+    axes = select(distribution.get_variable_layout(variable).axes)
+    # A variable that the map does not name gets a layout of its own rank: with
+    # one axis too many it is told from one that the map names.
+    new = types.SimpleNamespace(path=path, shape=(len(axes) + 1) * (1,))
+    if len(distribution.get_variable_layout(new).axes) == len(axes):
+        return None
+    return keras.distribution.TensorLayout(axes, distribution.device_mesh)
+
+
+def map_examples(function: Callable, arguments: Any) -> Any:
+    shards = _shards_of(keras.tree.flatten(arguments)[0])
+    if shards == 1:
+        return keras.ops.map(function, arguments)
+    outputs = jax.lax.map(
+        jax.vmap(function),
+        keras.tree.map_structure(
+            lambda x: jnp.swapaxes(_by_shard(x, shards), 0, 1), arguments
+        ),
+    )
+    return keras.tree.map_structure(
+        lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), outputs
+    )
+
+
+def fused_moments(
+    linear: Callable,
+    inputs: Any,
+    squares: Any,
+    kernel: Any,
+    log_alpha: Any,
+    limit: float | None,
+) -> tuple[Any, Any] | None:
+    del limit
+    shards = _shards_of(inputs)
+    # An alpha of each weight has two gradients as large as the kernel anyway.
+    # Convolutions in a `vmap` are not spread over devices.
+    if shards == 1 or log_alpha is not None or linear is not keras.ops.matmul:
+        return None
+    return _moments(shards, inputs, squares, kernel)
+
+
+def _moments(shards: int, *arguments: Any) -> tuple[Any, Any]:
+    """`inputs @ kernel` and `squares @ kernel**2`.
+
+    The gradient of the kernel has a part of each product. They are added on
+    each device, so that there is one sum over the devices and not two.
+    """
+
+    @jax.custom_vjp
+    def moments(inputs: Any, squares: Any, kernel: Any) -> tuple[Any, Any]:
+        return inputs @ kernel, squares @ variance(kernel, squares)
+
+    def forward(*arguments: Any) -> tuple[tuple, tuple]:
+        return moments(*arguments), arguments
+
+    def backward(kept: tuple, upstream: tuple) -> tuple:
+        inputs, squares, kernel = kept
+        by_mean, by_variance = upstream
+        by_inputs = by_mean @ kernel.T
+        by_squares = by_variance @ variance(kernel, squares).T
+        by_kernel = _products(shards, inputs, by_mean)
+        by_kernel += 2.0 * kernel * _products(shards, squares, by_variance)
+        return by_inputs, by_squares, by_kernel.sum(0).astype(kernel.dtype)
+
+    moments.defvjp(forward, backward)
+    return moments(*arguments)
+
+
+def variance(kernel: Any, squares: Any) -> Any:
+    return jnp.square(kernel.astype(squares.dtype))
+
+
+def _products(shards: int, x: Any, y: Any) -> Any:
+    """`x.T @ y` of the examples of each shard."""
+    x = _by_shard(x, shards).reshape(shards, -1, x.shape[-1])
+    y = _by_shard(y, shards).reshape(shards, -1, y.shape[-1])
+    return jnp.einsum("sni,sno->sio", x, y)
+
+
+def _shards_of(batch: Any) -> int:
+    """In how many equal parts a batch is on the devices, or 1."""
+    shards = data_shards()
+    return shards if batch.shape and batch.shape[0] % shards == 0 else 1
+
+
+def _by_shard(x: Any, shards: int) -> Any:
+    return x.reshape(shards, x.shape[0] // shards, *x.shape[1:])

@@ -1,0 +1,188 @@
+"""Several devices on JAX: the same training, no traffic for the noise."""
+
+import keras
+import pytest
+from backends import run_python
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="`keras.distribution` needs jax"
+)
+
+EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+START = """
+import collections
+import re
+
+import jax
+import keras
+import numpy as np
+
+import keras_vdrop
+
+ADDITIVE = {"granularity": "weight", "parameterization": "additive"}
+POSTERIORS = {
+    "correlated": {"noise": "correlated"},
+    "correlated, input": {"noise": "correlated", "granularity": "input"},
+    "layer": {},
+    "input": {"granularity": "input"},
+    "output": {"granularity": "output"},
+    "weight": {"granularity": "weight"},
+    "additive": ADDITIVE,
+    "normal": {**ADDITIVE, "kl": "normal", "max_alpha": None},
+}
+INPUTS, UNITS = 24, 16
+generator = np.random.default_rng(0)
+x = generator.normal(size=(32, INPUTS)).astype("float32")
+y = generator.normal(size=(32, UNITS)).astype("float32")
+distribution = keras.distribution
+devices = distribution.list_devices()
+assert len(devices) == 8
+
+
+def data_parallel():
+    return distribution.DataParallel(devices=devices)
+
+
+def model_parallel(**more):
+    mesh = distribution.DeviceMesh((2, 4), ("batch", "model"), devices)
+    layouts = distribution.LayoutMap(mesh)
+    layouts[".*kernel"] = (None, "model")
+    layouts[".*bias"] = ("model",)
+    for path, layout in more.items():
+        layouts[path] = layout
+    return distribution.ModelParallel(
+        layout_map=layouts, batch_dim_name="batch"
+    )
+
+
+def make(layer, **arguments):
+    keras.utils.set_random_seed(0)
+    if layer is keras_vdrop.VariationalDense:
+        arguments = {"num_examples": 100, "rate": 0.3, "seed": 1, **arguments}
+    layers = [keras.Input((INPUTS,)), layer(UNITS, **arguments)]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
+    return model
+"""
+
+SAME_TRAINING = """
+cases = {**POSTERIORS, "batch": {"estimator": "batch"}}
+cases["example"] = {"estimator": "example"}
+cases["flipout"] = {"estimator": "flipout"}
+
+
+def train(arguments):
+    model = make(keras_vdrop.VariationalDense, **arguments)
+    losses = [float(model.train_on_batch(x, y)) for _ in range(2)]
+    return [losses, *(np.array(weight) for weight in model.get_weights())]
+
+
+expected = {name: train(arguments) for name, arguments in cases.items()}
+for spread in data_parallel, model_parallel:
+    distribution.set_distribution(spread())
+    for name, arguments in cases.items():
+        found = train(arguments)
+        for one, other in zip(expected[name], found, strict=True):
+            np.testing.assert_allclose(
+                other, one, rtol=1e-5, atol=1e-6, err_msg=name
+            )
+"""
+
+TRAFFIC = """
+def collectives(layer, **arguments):
+    model = make(layer, **arguments)
+    model.train_on_batch(x, y)
+    state = [
+        [variable.value for variable in variables]
+        for variables in (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            model.optimizer.variables,
+            model.metrics_variables,
+        )
+    ]
+    spread = distribution.distribution()
+    batch = [
+        jax.device_put(a, spread.get_data_layout(a.shape).backend_layout)
+        for a in (x, y)
+    ]
+    kept = [jax.tree.map(lambda a: a.sharding, part) for part in state]
+    step = jax.jit(model.train_step, out_shardings=(None, tuple(kept)))
+    program = step.lower(tuple(state), tuple(batch)).compile().as_text()
+    found = collections.Counter()
+    for line in program.splitlines():
+        match = re.search(
+            r"= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all"
+            r"|collective-permute)(?:-start)?\\(",
+            line,
+        )
+        for sizes in re.findall(r"\\[([\\d,]*)\\]", match[1]) if match else ():
+            sizes = [int(size) for size in sizes.split(",") if size]
+            found[match[2]] += int(np.prod(sizes))
+    return found
+
+
+for spread in data_parallel, model_parallel:
+    distribution.set_distribution(spread())
+    plain = collectives(keras.layers.Dense)
+    assert set(plain) == {"all-reduce"}, plain
+    for name, arguments in POSTERIORS.items():
+        found = collectives(keras_vdrop.VariationalDense, **arguments)
+        # Only sums: of the gradients of the variables, the variable of the
+        # noise among them, and a few scalars. Noise on the inputs of a split
+        # layer needs the gradient of these inputs too.
+        assert set(found) == {"all-reduce"}, (name, found)
+        granularity = arguments.get("granularity", "layer")
+        alphas = {"layer": 1, "input": INPUTS, "output": UNITS}
+        more = alphas.get(granularity, INPUTS * UNITS)
+        if spread is model_parallel:
+            correlated = arguments.get("noise") == "correlated"
+            of_inputs = correlated or granularity == "input"
+            more = more / 4 if granularity in ("weight", "output") else more
+            more += of_inputs * len(x) / 2 * INPUTS
+        assert found["all-reduce"] <= plain["all-reduce"] + more + 4, (
+            name, found, plain
+        )
+"""
+
+LAYOUTS = """
+def axes_of(spread, **arguments):
+    distribution.set_distribution(spread)
+    layer = keras_vdrop.VariationalDense(UNITS, name="dense", **arguments)
+    layer.build((None, INPUTS))
+    weight = layer.kernel_noise
+    return distribution.distribution().get_variable_layout(weight.variable).axes
+
+
+assert axes_of(model_parallel()) == ()
+assert axes_of(model_parallel(), granularity="input") == (None,)
+assert axes_of(model_parallel(), granularity="output") == ("model",)
+assert axes_of(model_parallel(), granularity="weight") == (None, "model")
+assert axes_of(model_parallel(), **ADDITIVE) == (None, "model")
+assert axes_of(data_parallel(), granularity="weight") == (None, None)
+# The user's own word counts.
+own = {".*kernel_noise/log_alpha": ("model", None)}
+assert axes_of(model_parallel(**own), granularity="weight") == ("model", None)
+own = {".*kernel_noise/log_alpha": (None, None)}
+assert axes_of(model_parallel(**own), granularity="weight") == (None, None)
+# Noise that belongs to no kernel, and layers of other axes.
+distribution.set_distribution(model_parallel())
+layer = keras_vdrop.VariationalDropout(granularity="input")
+layer.build((None, INPUTS))
+layer = keras_vdrop.VariationalEmbedding(5, 8, granularity="weight")
+layer.build((None,))
+layer = keras_vdrop.VariationalLSTM(8)
+layer.build((None, 8, 4))
+
+# Keras compiles the initializer of a variable as large as this.
+for arguments in {"granularity": "weight"}, ADDITIVE:
+    distribution.set_distribution(data_parallel())
+    layer = keras_vdrop.VariationalDense(2900, **arguments)
+    layer.build((None, 2900))
+    assert abs(float(layer.dropout_rates().mean()) - 0.05) < 1e-5
+"""
+
+
+@pytest.mark.parametrize("code", [SAME_TRAINING, TRAFFIC, LAYOUTS])
+def test_eight_devices(code):
+    run_python(START + code, **EIGHT)
