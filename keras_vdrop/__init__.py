@@ -41,6 +41,7 @@ from keras_vdrop.models.compressed import load_compressed
 from keras_vdrop.models.compressed import save_compressed
 from keras_vdrop.models.conversion import to_deterministic
 from keras_vdrop.models.conversion import to_variational
+from keras_vdrop.models.folding import fold_batch_normalization
 from keras_vdrop.models.objective import set_num_examples
 from keras_vdrop.models.prediction import predict
 from keras_vdrop.models.pruned import prune
@@ -76,6 +77,7 @@ __all__ = [
     "compress",
     "divergence",
     "evaluate",
+    "fold_batch_normalization",
     "gradient_variance",
     "layers",
     "load_compressed",

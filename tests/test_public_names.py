@@ -42,6 +42,7 @@ MODULES = {
         "compress",
         "divergence",
         "evaluate",
+        "fold_batch_normalization",
         "gradient_variance",
         "layers",
         "load_compressed",

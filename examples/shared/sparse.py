@@ -209,7 +209,8 @@ class Stages:
         settings = self.settings
         epochs = self.epochs or settings.noisy_epochs + settings.pruned_epochs
         ramp = GradualPruning(kept, -(-2 * epochs // 3))
-        self.fit(model, "ramp", ramp.epochs, [ramp])
+        # Its learning rate stays: the most weights go in the end.
+        self.fit(model, "ramp", ramp.epochs, [ramp], decays=False)
         for kernel, count in zip(kernels(model), kept, strict=True):
             kernel.constraint = Masked(mask_of(kernel, count))
         rest = max(1, epochs - ramp.epochs)
@@ -222,12 +223,14 @@ class Stages:
         name = f"{self.network}_{self.seed}_{stage}{ending}"
         return os.path.join(self.folder, name)
 
-    def fit(self, model, stage, epochs, callbacks=()):
+    def fit(self, model, stage, epochs, callbacks=(), decays=True):
         """Trains, from the epoch on in which an earlier program stopped."""
         epochs = self.epochs or epochs
         steps = steps_of(epochs, len(self.train[0]), BATCH_SIZE)
         rate = self.settings.learning_rate
-        schedule = keras.optimizers.schedules.PolynomialDecay(rate, steps, 0.0)
+        schedules = keras.optimizers.schedules
+        end = 0.0 if decays else rate
+        schedule = schedules.PolynomialDecay(rate, steps, end)
         compile_classifier(
             model, len(self.train[0]), keras.optimizers.Adam(schedule)
         )

@@ -12,6 +12,7 @@ from keras_vdrop.core import notebook
 from keras_vdrop.core import validation
 from keras_vdrop.diagnostics.report import NoiseReport
 from keras_vdrop.diagnostics.report import report
+from keras_vdrop.models.batch_normalization import batch_normalizations
 
 HEADINGS: tuple[Sequence[str], ...] = (
     ("", "", "Alpha", "Rate", "", "", "KL,", "Bits/", ""),
@@ -31,6 +32,10 @@ GAPS = (0, 2, 2, 2, 1, 1, 2, 2, 2)
 # Those of `model.summary()`, for a model that is a sequence.
 LINE_LENGTH = 88
 NARROWEST_NAME = 8
+BATCH_NORMALIZATION = (
+    "Warning: batch normalization has averaged outputs with noise, which "
+    "`predict` has not. `update_batch_normalization(model, x)` helps."
+)
 
 
 def summary(
@@ -56,6 +61,9 @@ def summary(
       `log(alpha) > threshold`. With the default, the noise of such a weight is
       more than 4.5 times as large as the weight. The share is 0 for a layer
       with `max_alpha=1.0`: only without that limit can weights be prunable.
+
+    The code length below the table is the sum of the bits of all weights, in
+    bytes. `keras_vdrop.save_compressed` shows how much of it a file reaches.
 
     The totals of the bits and of the prunable weights are over the layers
     that have weights. A layer with `adaptive=False` has a rate and nothing
@@ -102,6 +110,8 @@ def summary(
     reports = report(model, threshold)
     rows = [_row(found) for found in reports]
     notes = _notes(reports, threshold)
+    if batch_normalizations(model):
+        notes.append(BATCH_NORMALIZATION)
     total = _total(reports)
     lines = _table(rows, total, line_length or LINE_LENGTH)
     lines.insert(0, f'Variational layers of "{model.name}"')
@@ -195,6 +205,10 @@ def _notes(reports: list[NoiseReport], threshold: float) -> list[str]:
         f"Weights with noise: {weights:,}",
         f"Prunable: weights with log alpha above {threshold:g}",
     ]
+    kernels = [x for x in reports if x.weights and x.kl is not None]
+    if kernels:
+        code_length = sum(x.kl or 0.0 for x in kernels) / math.log(2) / 8
+        notes.append(f"Code length: KL / log(2) = {code_length:,.0f} bytes")
     if any(found.rates is None for found in reports):
         notes.append(
             "A layer that is not built has no rates: call the model on some "

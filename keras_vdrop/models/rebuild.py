@@ -259,6 +259,8 @@ def copy_weights(
     pairs = layer_pairs(source, target)
     for layer, other in pairs:
         found, wanted = own_weights(layer), own_weights(other)
+        if select is not None:
+            found = select(layer, found)
         wanted.update({k: w for k, w in found.items() if _is_pruned(k, wanted)})
         if type(layer) is type(other) and found.keys() != wanted.keys():
             raise validation.invalid(
@@ -267,8 +269,6 @@ def copy_weights(
                 source,
                 f"The copy of layer '{layer.name}' has other weights than it.",
             )
-        if select is not None:
-            found = select(layer, found)
         shared = {name: w for name, w in found.items() if name in wanted}
         load_own_weights(other, {**wanted, **shared})
     for layer, other in [*pairs, *_untracked_pairs(pairs)]:

@@ -50,6 +50,7 @@ def slopes(function, log_alpha):
         rate_speed=1,
         max_alpha=getattr(getattr(divergence, function), "max_alpha", None),
         num_examples=1,
+        rate_speed=1,
     )
     layer.build((None, len(log_alpha)))
     layer.log_alpha.assign(log_alpha)

@@ -93,6 +93,18 @@ def test_type_a_has_a_kl_for_each_input():
     assert cells["Total"] == [f"{8 * np.log(2):.1f}", "0.200", "0.0%"]
 
 
+def test_code_length():
+    """A nat is 1 / log(2) bits, and layers of noise alone have no weights."""
+    dense = keras_vdrop.VariationalDense(100, kl="lower_bound", rate=1e-3)
+    dropout = keras_vdrop.VariationalDropout(kl="lower_bound", rate=1e-3)
+    lines = lines_of(sequential((50,), dropout, dense))
+    # A bit each is -log2(sqrt(alpha)).
+    expected = 5000 * -np.log2(np.sqrt(1e-3 / 0.999)) / 8
+    assert f"Code length: KL / log(2) = {expected:,.0f} bytes" in lines
+    fixed = keras_vdrop.VariationalDense(2, adaptive=False)
+    assert not any("Code" in x for x in lines_of(sequential((3,), fixed)))
+
+
 @pytest.mark.parametrize("threshold, share", [(3.0, 0.25), (-1, 0.75)])
 def test_share_of_weights_that_could_go(threshold, share):
     unlimited = keras_vdrop.VariationalDense(
@@ -338,3 +350,15 @@ def test_plot_rates_without_matplotlib_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         plot_rates(sequential((2,), input_layer()))
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_batch_normalization_that_trains_with_noise_is_told(trainable):
+    norm = keras.layers.BatchNormalization(trainable=trainable)
+    model = sequential((3,), keras_vdrop.VariationalDense(2), norm)
+    lines = lines_of(model)
+    found = [line for line in lines if "update_batch_normalization" in line]
+    assert len(found) == trainable
+    assert max(map(len, lines)) <= 88
+    shown = keras_vdrop.summary(model, print_fn=str)
+    assert ("update_batch" in shown._repr_html_()) == trainable
