@@ -95,7 +95,9 @@ def test_type_a_has_a_kl_for_each_input():
 
 def test_code_length():
     """A nat is 1 / log(2) bits, and layers of noise alone have no weights."""
-    dense = keras_vdrop.VariationalDense(100, kl="lower_bound", rate=1e-3)
+    dense = keras_vdrop.VariationalDense(
+        100, noise="independent", kl="lower_bound", rate=1e-3
+    )
     dropout = keras_vdrop.VariationalDropout(kl="lower_bound", rate=1e-3)
     lines = lines_of(sequential((50,), dropout, dense))
     # A bit each is -log2(sqrt(alpha)).
