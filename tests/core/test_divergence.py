@@ -47,7 +47,6 @@ def slopes(function, log_alpha):
         kl=getattr(divergence, function),
         granularity="input",
         adaptive=True,
-        rate_speed=1,
         max_alpha=getattr(getattr(divergence, function), "max_alpha", None),
         num_examples=1,
         rate_speed=1,
