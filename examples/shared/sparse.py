@@ -11,7 +11,7 @@ are set to zero after each epoch, more and more of them, and may grow again;
 then they stay zero.
 
 Each stage is a file in a folder, and a stage that is interrupted goes on with
-the epoch that it was in. The last 5,000 training examples are held out.
+the epoch that it was in. The last of the training examples are held out.
 """
 
 import dataclasses
@@ -27,7 +27,6 @@ from shared.training import EpochLine
 from shared.training import compile_classifier
 from shared.training import steps_of
 
-HELD_OUT = 5000
 BATCH_SIZE = 100
 NOISE = {
     "granularity": "weight",
@@ -54,6 +53,7 @@ class Settings:
 SETTINGS = {
     "lenet300": Settings("mnist", 10, 100, 40, 20, 0.05, 1.0),
     "lenet5": Settings("mnist", 5, 12, 30, 4, 0.2, 2.0, 2e-3),
+    "digits": Settings("digits", 10, 60, 30, 10, 0.05, 1.0),
     "cifar": Settings("cifar10", 30, 60, 30, 10, 0.05, 1.0),
 }
 
@@ -63,9 +63,9 @@ def build(network):
     layers = keras.layers
     if network == "cifar":
         return convolutional_network("none", (32, 32, 3), 1)
-    if network == "lenet300":
+    if network in ("lenet300", "digits"):
         stack = [
-            keras.Input((784,)),
+            keras.Input((784 if network == "lenet300" else 64,)),
             layers.Dense(300, activation="relu", name="hidden_1"),
             layers.Dense(100, activation="relu", name="hidden_2"),
             layers.Dense(10, name="scores"),
@@ -90,8 +90,8 @@ def load_split(network, data_dir):
     if network == "lenet5":
         train, test = ((x.reshape(-1, 28, 28, 1), y) for x, y in (train, test))
     x, y = train
-    held_out = x[-HELD_OUT:], y[-HELD_OUT:]
-    return (x[:-HELD_OUT], y[:-HELD_OUT]), held_out, test
+    count = min(5000, len(x) // 4)
+    return (x[:-count], y[:-count]), (x[-count:], y[-count:]), test
 
 
 def kernels(model):
