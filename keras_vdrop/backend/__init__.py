@@ -5,6 +5,7 @@ Every file defines the same names:
 - `SEED_DTYPE`: the dtype of the state of a generator of noise;
 - `FUSES`: whether operations on whole arrays are compiled into one;
 - `with_gradient`: gives a function a derivative of its own;
+- `value_of`: the value of a variable;
 - `times`, `times_rest`, `plus`, `at_least`, `at_most`, `zero_where`, `total`:
   arithmetic that saves memory where the backend allows it;
 - `softplus`: by the fastest functions of the backend;
@@ -51,6 +52,7 @@ SEED_DTYPE = _chosen.SEED_DTYPE
 FUSES = _chosen.FUSES
 with_gradient = _chosen.with_gradient
 on_values = _chosen.on_values
+value_of = _chosen.value_of
 times = _chosen.times
 times_rest = _chosen.times_rest
 plus = _chosen.plus

@@ -43,6 +43,11 @@ def on_values(function: Callable, tensor: Any) -> Any:
     return function(tensor)
 
 
+def value_of(variable: Any) -> Any:
+    """The value of a variable, or the tensor itself."""
+    return ops.convert_to_tensor(variable)
+
+
 def times(x: Any, y: Any) -> Any:
     """`x * y`, in the memory of `x` where the backend allows it."""
     return x * y

@@ -19,6 +19,7 @@ from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
 from keras_vdrop.backend.default import unless_above
+from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
 from keras_vdrop.backend.jax_devices import fused_moments
@@ -51,6 +52,7 @@ __all__ = [
     "times_rest",
     "total",
     "unless_above",
+    "value_of",
     "with_backward",
     "with_gradient",
     "without_outward",

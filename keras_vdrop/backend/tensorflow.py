@@ -50,6 +50,7 @@ __all__ = [
     "times_rest",
     "total",
     "unless_above",
+    "value_of",
     "with_backward",
     "with_gradient",
     "without_outward",
@@ -85,6 +86,11 @@ def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
 
 
 with_backward = with_gradient
+
+
+# `keras.ops.convert_to_tensor` gives a variable back, which every operation
+# reads anew, and which makes a conditional wait for other reads.
+value_of = tf.convert_to_tensor
 
 
 def hard_limit(x: Any, limit: float) -> Any:

@@ -23,6 +23,18 @@ from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import total
+from keras_vdrop.backend.default import value_of
+from keras_vdrop.backend.torch_pointwise import Function
+from keras_vdrop.backend.torch_pointwise import at_least
+from keras_vdrop.backend.torch_pointwise import at_most
+from keras_vdrop.backend.torch_pointwise import hard_limit
+from keras_vdrop.backend.torch_pointwise import plus
+from keras_vdrop.backend.torch_pointwise import times
+from keras_vdrop.backend.torch_pointwise import times_rest
+from keras_vdrop.backend.torch_pointwise import with_backward
+from keras_vdrop.backend.torch_pointwise import with_gradient
+from keras_vdrop.backend.torch_pointwise import without_outward
+from keras_vdrop.backend.torch_pointwise import zero_where
 from keras_vdrop.backend.torch_random import assign_state
 from keras_vdrop.backend.torch_random import draw_key
 from keras_vdrop.backend.torch_random import fold_key
@@ -57,6 +69,7 @@ __all__ = [
     "times_rest",
     "total",
     "unless_above",
+    "value_of",
     "with_backward",
     "with_gradient",
     "without_outward",
@@ -65,65 +78,6 @@ __all__ = [
 
 SEED_DTYPE = "int64"
 FUSES = False
-
-
-def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
-    def decorate(function: Callable) -> Callable:
-        class Pointwise(torch.autograd.Function):
-            generate_vmap_rule = True
-
-            @staticmethod
-            def forward(numbers: dict, *arguments: Any) -> Any:
-                return function(*arguments, **numbers)
-
-            @staticmethod
-            def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-                ctx.numbers = inputs[0]
-                ctx.save_for_backward(*inputs[1 + kept_from :])
-
-            @staticmethod
-            def backward(ctx: Any, upstream: Any) -> tuple:
-                found = gradient(upstream, *ctx.saved_tensors, **ctx.numbers)
-                return None, *found
-
-        return lambda *arguments, **numbers: Pointwise.apply(
-            numbers, *arguments
-        )
-
-    return decorate
-
-
-with_backward = with_gradient
-
-
-def times(x: Any, y: Any) -> Any:
-    return x * y if torch.is_grad_enabled() else x.mul_(y)
-
-
-def times_rest(x: Any, y: Any) -> Any:
-    if torch.is_grad_enabled():
-        return x - x * y
-    return x.addcmul_(x, y, value=-1)
-
-
-def plus(x: Any, y: Any, factor: float | None = None) -> Any:
-    factor = 1 if factor is None else factor
-    if torch.is_grad_enabled():
-        return torch.add(x, y, alpha=factor)
-    return x.add_(y, alpha=factor)
-
-
-def at_least(x: Any, limit: float) -> Any:
-    # Keras makes a tensor of the number first, which takes longer.
-    return x.clamp(min=limit)
-
-
-def at_most(x: Any, limit: Any) -> Any:
-    return x.clamp(max=limit)
-
-
-def hard_limit(x: Any, limit: float) -> Any:
-    return x.clamp(max=limit)
 
 
 # By a tensor that was limited: the limit, the versions of the tensors that this
@@ -172,16 +126,6 @@ def _versions(tensors: Sequence) -> list:
     return [(weakref.ref(x), x._version) for x in tensors]
 
 
-def without_outward(gradient: Any, x: Any, limit: Any) -> Any:
-    return zero_where((x > limit).logical_and_(gradient < 0), gradient)
-
-
-def zero_where(condition: Any, x: Any) -> Any:
-    if torch.is_grad_enabled():
-        return x.masked_fill(condition, 0)
-    return x.masked_fill_(condition, 0)
-
-
 def fused_moments(
     linear: Callable,
     inputs: Any,
@@ -222,13 +166,11 @@ def fused_moments(
     return mean.reshape(shape), variance.reshape(shape)
 
 
-class _MatmulMoments(torch.autograd.Function):
+class _MatmulMoments(Function):
     """`inputs @ kernel` and `squares @ (alpha * kernel**2)`.
 
     The third result, `alpha * kernel`, is kept for the backward pass.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(

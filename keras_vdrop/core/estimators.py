@@ -77,7 +77,7 @@ def moments(linear: Callable, inputs: Any, weight: Any) -> tuple[Any, Any]:
     """
     dtype = variance_dtype(inputs.dtype)
     variance = weight.variance(dtype)
-    kernel = ops.convert_to_tensor(weight.kept_mean())
+    kernel = backend.value_of(weight.kept_mean())
     squares = ops.square(ops.cast(inputs, dtype))
     if variance.inputs is not None:
         scale = weight.axes.over_inputs(variance.inputs, len(inputs.shape))

@@ -126,24 +126,23 @@ def _limited_weight_variance(
     return times(times(alpha, kernel), kernel)
 
 
-def largest_log_alpha(log_variance: Any, mean: Any) -> Any:
-    """The largest of `log_ratio(log_variance, mean)`, without logarithms."""
-    squares = at_least(ops.square(ops.stop_gradient(mean)), TINY)
-    variance = ops.exp(ops.stop_gradient(log_variance))
-    return ops.log(ops.max(variance / squares))
-
-
 def limited_exp(log_variance: Any, mean: Any, limit: float) -> Any:
     """`exp(log_variance)`, with a log alpha of at most `limit`.
 
     The derivative with respect to the logarithm of the variance is as in
     `one_way_limit`. There is none with respect to the mean.
     """
+    variance = ops.exp(log_variance)
+
+    def largest() -> Any:
+        squares = at_least(ops.square(ops.stop_gradient(mean)), TINY)
+        return ops.log(ops.max(ops.stop_gradient(variance) / squares))
+
     return unless_above(
-        lambda: largest_log_alpha(log_variance, mean),
+        largest,
         limit + ROUNDING,
         lambda: _limited_exp(log_variance, mean, max_alpha=math.exp(limit)),
-        lambda: ops.exp(log_variance),
+        lambda: variance,
         made_of=(log_variance, mean),
     )
 

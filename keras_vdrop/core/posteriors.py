@@ -89,7 +89,7 @@ class Independent:
 
     def read(self, value: Any) -> Any:
         """Log alpha, or the log variance, for a value of the variable."""
-        value = ops.convert_to_tensor(value)
+        value = backend.value_of(value)
         return value if self.speed == 1 else self._times_speed(value)
 
     def write(self, value: Any) -> Any:
@@ -119,7 +119,7 @@ class Independent:
         if backend.FUSES and hasattr(function, "limited"):
             return function.limited(log_alpha, limit)
         limited = backend.unless_above(
-            lambda: self.largest(value, mean),
+            lambda: ops.max(log_alpha),
             limit + pointwise.ROUNDING,
             lambda: backend.hard_limit(log_alpha, limit),
             lambda: log_alpha,
@@ -138,11 +138,7 @@ class Independent:
     def made_of(self, value: Any, mean: Any) -> tuple:
         """The tensors that log alpha follows from."""
         del mean
-        return (ops.convert_to_tensor(value),)
-
-    def largest(self, value: Any, mean: Any) -> Any:
-        """The largest log alpha, without the limit."""
-        return ops.max(self.to_log_alpha(value, mean))
+        return (backend.value_of(value),)
 
     def noise_log_alpha(self, value: Any, mean: Any) -> Any:
         """The same, with a gradient that can lead back to the limit."""
@@ -220,10 +216,7 @@ class Additive(Independent):
         return pointwise.log_ratio(self.read(value), _as_float(mean))
 
     def made_of(self, value: Any, mean: Any) -> tuple:
-        return ops.convert_to_tensor(value), _as_float(mean)
-
-    def largest(self, value: Any, mean: Any) -> Any:
-        return pointwise.largest_log_alpha(self.read(value), _as_float(mean))
+        return backend.value_of(value), _as_float(mean)
 
     def log_variance(self, value: Any, mean: Any) -> Any:
         if self.max_alpha is None:
@@ -290,5 +283,5 @@ def _scaled(scale: float, slope: float) -> Callable:
 
 
 def _as_float(mean: Any) -> Any:
-    mean = ops.convert_to_tensor(mean)
+    mean = backend.value_of(mean)
     return ops.cast(mean, at_least_float32(mean.dtype))

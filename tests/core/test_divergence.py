@@ -49,6 +49,7 @@ def slopes(function, log_alpha):
         adaptive=True,
         max_alpha=getattr(getattr(divergence, function), "max_alpha", None),
         num_examples=1,
+        rate_speed=1,
     )
     layer.build((None, len(log_alpha)))
     layer.log_alpha.assign(log_alpha)
