@@ -98,6 +98,43 @@ def test_compress_and_its_resuming(run, tmp_path):
     assert read_rows(tmp_path / "compress.csv") == rows
 
 
+@pytest.fixture
+def random_data(importable, monkeypatch):
+    """Random images in the place of data sets, for programs in this process."""
+    generator = np.random.default_rng(0)
+    shapes = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
+
+    def load(data, data_dir):
+        return [
+            (generator.random((n, *shapes[data]), "float32"), np.arange(n) % 10)
+            for n in (40, 20)
+        ]
+
+    monkeypatch.setattr("shared.data.load_tfds", load)
+
+
+def test_batch_normalization_and_its_resuming(run, random_data, tmp_path):
+    options = ["--epochs", 1, "--seeds", 1, "--width", 2, "--images", 40]
+    options += ["--batch-size", 20, "--rates", 0.3]
+    out = run("batch_normalization.py", *options)
+    assert out.count("| type B | 0.3 | 1 |") == 3
+    rows = (tmp_path / "batch_normalization.csv").read_text()
+    assert len(rows.splitlines()) == 4
+    run("batch_normalization.py", *options)
+    assert (tmp_path / "batch_normalization.csv").read_text() == rows
+
+
+@pytest.mark.parametrize("network", ["lenet", "mobilenet"])
+def test_pruned_speed(network, run, random_data, monkeypatch, tmp_path):
+    # That is for a process of its own.
+    monkeypatch.setattr("shared.timing.limit_threads", lambda number: None)
+    options = [network, "--epochs", 1, "--images", 20, "--rounds", 2]
+    out = run("pruned_speed.py", *options)
+    assert f"| {network} | 0 | pruned |" in out
+    plain, pruned = read_rows(tmp_path / "pruned_speed.csv")
+    assert int(pruned["parameters"]) <= int(plain["parameters"])
+
+
 def test_figure1_and_its_resuming(run, tmp_path):
     options = ["digits", "--epochs", 2, "--seeds", 0, "--widths", 8]
     options += ["--backend", keras.backend.backend(), "--protocol", "short"]

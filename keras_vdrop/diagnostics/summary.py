@@ -12,6 +12,7 @@ from keras_vdrop.core import notebook
 from keras_vdrop.core import validation
 from keras_vdrop.diagnostics.report import NoiseReport
 from keras_vdrop.diagnostics.report import report
+from keras_vdrop.models.batch_normalization import batch_normalizations
 
 HEADINGS: tuple[Sequence[str], ...] = (
     ("", "", "Alpha", "Rate", "", "", "KL,", "Bits/", ""),
@@ -31,6 +32,10 @@ GAPS = (0, 2, 2, 2, 1, 1, 2, 2, 2)
 # Those of `model.summary()`, for a model that is a sequence.
 LINE_LENGTH = 88
 NARROWEST_NAME = 8
+BATCH_NORMALIZATION = (
+    "Warning: batch normalization has averaged outputs with noise, which "
+    "`predict` has not. `update_batch_normalization(model, x)` helps."
+)
 
 
 def summary(
@@ -105,6 +110,8 @@ def summary(
     reports = report(model, threshold)
     rows = [_row(found) for found in reports]
     notes = _notes(reports, threshold)
+    if batch_normalizations(model):
+        notes.append(BATCH_NORMALIZATION)
     total = _total(reports)
     lines = _table(rows, total, line_length or LINE_LENGTH)
     lines.insert(0, f'Variational layers of "{model.name}"')

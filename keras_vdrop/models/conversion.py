@@ -54,10 +54,10 @@ def to_deterministic(
 
     With `prune`, weights with log alpha above it are set to zero, and units
     that nothing depends on any more are removed, which makes the model smaller
-    and faster. Units are removed from a `Dense` or a convolution whose output
-    goes to one other such layer, directly or through activations, dropout,
-    pooling, `Flatten` and batch normalization, as long as the outputs stay
-    those of the model with zeros.
+    and faster: outputs of `Dense` layers and embeddings, channels of
+    convolutions, also of depthwise and separable ones, states of recurrent
+    layers, heads of attention. What a sum adds goes together, as in residual
+    networks. The outputs stay those of the model with zeros.
 
     With `precision`, weights are rounded to as many digits as the noise leaves
     them: to multiples of a power of two near `precision` standard deviations

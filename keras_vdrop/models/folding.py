@@ -8,13 +8,13 @@ from keras import layers
 
 from keras_vdrop.core import validation
 from keras_vdrop.layers.base import VariationalLayer
-from keras_vdrop.models.chains import input_axis
-from keras_vdrop.models.chains import single_readers
-from keras_vdrop.models.chains import to_numpy
 from keras_vdrop.models.conversion_arguments import check_model
 from keras_vdrop.models.rebuild import copy_weights
 from keras_vdrop.models.rebuild import rebuild
 from keras_vdrop.models.traversal import every_layer
+from keras_vdrop.models.unit_constants import input_axis
+from keras_vdrop.models.unit_constants import to_numpy
+from keras_vdrop.models.unit_graph import single_readers
 
 # Layers whose outputs are in the order of the last axes of their kernel.
 DEPTHWISE = (layers.DepthwiseConv1D, layers.DepthwiseConv2D)

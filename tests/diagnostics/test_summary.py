@@ -322,3 +322,15 @@ def test_plot_rates_without_matplotlib_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         plot_rates(sequential((2,), input_layer()))
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_batch_normalization_that_trains_with_noise_is_told(trainable):
+    norm = keras.layers.BatchNormalization(trainable=trainable)
+    model = sequential((3,), keras_vdrop.VariationalDense(2), norm)
+    lines = lines_of(model)
+    found = [line for line in lines if "update_batch_normalization" in line]
+    assert len(found) == trainable
+    assert max(map(len, lines)) <= 88
+    shown = keras_vdrop.summary(model, print_fn=str)
+    assert ("update_batch" in shown._repr_html_()) == trainable

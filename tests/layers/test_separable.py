@@ -278,4 +278,4 @@ def test_pruning(capsys):
             ),
         )
     row = capsys.readouterr().out.splitlines()[1].split()
-    assert row == [layer.name, "20", "10", "-", "-"]
+    assert row == [layer.name, "20", "10", "3", "0"]

@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import keras_vdrop
-from keras_vdrop.models import pruning
+from keras_vdrop.models.unit_constants import uniform_shift
 
 
 def to_numpy(tensor):
@@ -128,7 +128,7 @@ def test_shifts_are_those_of_the_layer(padding, dilation):
     constants = generator.normal(size=4).astype("float32")
     inputs = np.broadcast_to(constants, (1, 7, 6, 4))
     outputs = to_numpy(layer(inputs)).reshape(-1, 3)
-    found = pruning.uniform_shift(layer, inputs)
+    found = uniform_shift(layer, inputs)
     if padding == "same":
         assert found is None
     else:
@@ -138,7 +138,7 @@ def test_shifts_are_those_of_the_layer(padding, dilation):
     kernel[[0, 2]] = kernel[:, [0, 2]] = 0
     layer.kernel.assign(kernel)
     outputs = to_numpy(layer(inputs)).reshape(-1, 3)
-    found = pruning.uniform_shift(layer, inputs)
+    found = uniform_shift(layer, inputs)
     np.testing.assert_allclose(outputs - found, 0, atol=1e-5)
 
 
@@ -147,9 +147,9 @@ def test_inputs_that_differ_have_no_uniform_shift():
     inputs = np.ones((1, 4, 2), "float32")
     layer(keras.Input((4, 2)))
     layer.kernel.assign(np.ones((1, 2, 1)))
-    np.testing.assert_array_equal(pruning.uniform_shift(layer, inputs), [2])
+    np.testing.assert_array_equal(uniform_shift(layer, inputs), [2])
     inputs[0, 3, 0] = 1.001
-    assert pruning.uniform_shift(layer, inputs) is None
+    assert uniform_shift(layer, inputs) is None
 
 
 @pytest.mark.parametrize("threshold", [3.0, -1.5])
