@@ -7,6 +7,7 @@ from keras_vdrop import layers
 from keras_vdrop.core import divergence
 from keras_vdrop.core import priors
 from keras_vdrop.diagnostics import metrics
+from keras_vdrop.diagnostics.evaluation import evaluate
 from keras_vdrop.diagnostics.gradient_variance import gradient_variance
 from keras_vdrop.diagnostics.rates import plot_rates
 from keras_vdrop.diagnostics.reliability import plot_reliability
@@ -75,6 +76,7 @@ __all__ = [
     "callbacks",
     "compress",
     "divergence",
+    "evaluate",
     "fold_batch_normalization",
     "gradient_variance",
     "layers",

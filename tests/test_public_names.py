@@ -41,6 +41,7 @@ MODULES = {
         "callbacks",
         "compress",
         "divergence",
+        "evaluate",
         "fold_batch_normalization",
         "gradient_variance",
         "layers",
@@ -91,6 +92,7 @@ MODULES = {
     ],
     "keras_vdrop.callbacks": [
         "BatchNormalizationUpdate",
+        "CountExamples",
         "DropoutRateLogger",
         "KLWarmup",
     ],

@@ -34,6 +34,8 @@ class NoiseArguments:
     seed: int | None = None
     # No argument: the share of the KL that counts of now.
     kl_share = 1.0
+    # No argument: whether a callback has counted the examples.
+    counted = False
 
     def __post_init__(self) -> None:
         validation.check_rate("rate", self.rate)

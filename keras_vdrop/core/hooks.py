@@ -93,8 +93,8 @@ def unknown_num_examples(weight: Any) -> ValueError:
         "number of training examples is, by which its KL is divided. "
         "Add this line before `fit` or `evaluate`:\n\n"
         "    keras_vdrop.set_num_examples(model, len(x_train))\n\n"
-        "or pass `num_examples` to the layer, or fix its dropout rate "
-        "with `adaptive=False`."
+        "or give `fit` the callback `keras_vdrop.callbacks.CountExamples()`, "
+        "or fix the dropout rate with `adaptive=False`."
     )
 
 

@@ -93,6 +93,7 @@ class PrunableWeight(keras.Layer):
     def load_own_variables(self, store: Any) -> None:
         if not self.built:
             super().load_own_variables(store)  # Keras tells why it cannot.
+            return
         loading.check_noise(self, store)
         is_pruned = "pruned" in store.keys()
         if is_pruned and self.pruned is None:

@@ -14,6 +14,7 @@ from keras_vdrop.core import posteriors
 from keras_vdrop.core import validation
 from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.axes import Axes
+from keras_vdrop.core.counting import is_pending
 from keras_vdrop.core.dtypes import at_least_float32
 from keras_vdrop.core.hooks import InitialNoise
 from keras_vdrop.core.hooks import NumExamplesCheck
@@ -148,7 +149,6 @@ class RandomWeight(PrunableWeight):
             "`keras_vdrop.to_deterministic` first."
         )
 
-    # What a prior asks of a posterior.
     @property
     def terms(self) -> int:
         return self.posterior.terms
@@ -255,7 +255,7 @@ class RandomWeight(PrunableWeight):
 
     def kl_loss(self) -> Any:
         """The KL as the loss has it."""
-        if self.num_examples is None:
+        if self.num_examples is None and not is_pending(self.variable):
             raise unknown_num_examples(self)
         loss = ops.multiply(self.kl_weight, self.kl_tensor())
         # Keras's losses are of this dtype, and tensorflow adds no others.

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import operator
 from collections.abc import Collection
 from typing import Any
 
@@ -67,13 +68,22 @@ def check_share(argument: str, value: Any) -> float:
 
 
 def check_count(argument: str, value: Any) -> int:
-    if (
-        not isinstance(value, numbers.Integral)
-        or isinstance(value, bool)
-        or value <= 0
-    ):
+    """A positive integer of Python, numpy or a backend."""
+    number = as_integer(value)
+    if number is None or number <= 0:
         raise invalid(argument, "a positive integer", value)
-    return int(value)
+    return number
+
+
+def as_integer(value: Any) -> int | None:
+    """What an integer or a scalar tensor of integers is, or `None`."""
+    kind = str(getattr(value, "dtype", type(value).__name__))
+    if "bool" in kind or len(getattr(value, "shape", ())):
+        return None
+    try:
+        return operator.index(value)
+    except (AttributeError, TypeError):
+        return None
 
 
 def _is_number(value: Any) -> bool:

@@ -141,6 +141,7 @@ class NoiseView:
         arguments.num_examples = num_examples
         arguments.kl_downscale = kl_downscale
         arguments.kl_share = 1.0
+        arguments.counted = False
         for weight in self.random_weights:
             weight.set_num_examples(num_examples, kl_downscale)
 

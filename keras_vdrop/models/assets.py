@@ -1,6 +1,7 @@
 """What layers know beyond their config and weights: vocabularies, files."""
 
 import base64
+import contextlib
 import os
 import pathlib
 import tempfile
@@ -53,7 +54,10 @@ def set_vocabulary(
 def _frequencies(layer: keras.Layer) -> Any:
     """The weights of a lookup, or `None`."""
     weights: dict[str, Any] = {}
-    layer.save_own_variables(weights)
+    # One that was never adapted has none, and Keras looks for them (3.15,
+    # layers/preprocessing/index_lookup.py).
+    with contextlib.suppress(AttributeError):
+        layer.save_own_variables(weights)
     return weights.get("idf_weights")
 
 

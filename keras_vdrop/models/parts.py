@@ -55,7 +55,7 @@ def parts_of(
     Arrays are one part. A data set is read once, because it may be shuffled
     anew, augmented, or gone when it is read again.
     """
-    batches = _batches_of(x)
+    batches = batches_of(x)
     if batches is None:
         slices = itertools.islice(_slices(x, batch_size or 32), steps)
         yield Part(list(slices), is_all=True)
@@ -100,7 +100,7 @@ def _slices(x: Any, batch_size: int) -> Iterator[Any]:
         )
 
 
-def _batches_of(x: Any) -> Iterable | None:
+def batches_of(x: Any) -> Iterable | None:
     """The batches of a data set, or `None` for arrays."""
     if isinstance(x, keras.utils.PyDataset):
         numbers = itertools.count() if x.num_batches is None else None

@@ -42,7 +42,7 @@ def prune(model: keras.Model, threshold: float = 3.0) -> None:
     >>> model = keras.Sequential([keras.Input((3,)), layer])
     >>> _ = layer.log_alpha.assign([-3.0, 5.0])
     >>> keras_vdrop.prune(model)
-    >>> np.count_nonzero(layer.get_weights()[0])
+    >>> int(np.count_nonzero(layer.get_weights()[0]))
     3
 
     Reference:

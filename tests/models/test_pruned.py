@@ -274,7 +274,8 @@ def test_samples_and_summary():
         np.testing.assert_array_equal(found.std, 0)
     lines = []
     keras_vdrop.summary(model, print_fn=lines.append)
-    assert lines[-4].split()[-3:] == ["0.0", "0.000", "100.0%"]
+    ends = [line.split()[-3:] for line in lines]
+    assert ["0.0", "0.000", "100.0%"] in ends
 
 
 def test_pruned_again():

@@ -79,7 +79,9 @@ def test_learns_rates_that_differ():
     model = keras.Sequential(
         [
             keras.Input((6,)),
-            keras_vdrop.VariationalDropout(0.5, granularity="input", seed=1),
+            keras_vdrop.VariationalDropout(
+                0.5, granularity="input", seed=1, rate_speed=1
+            ),
             keras.layers.Dense(1),
         ]
     )
