@@ -703,11 +703,6 @@ def test_unknown_positions_between_convolutions():
     assert units_of(prune(model)) == [2, 2]
 
 
-def branches(x):
-    h = dense(3)(x)
-    return dense(2)(h) + dense(2)(h)
-
-
 def residual(x):
     return dense(2)(dense(3)(x) + x)
 
@@ -746,7 +741,6 @@ def operation(x):
 @pytest.mark.parametrize(
     "graph",
     [
-        branches,
         residual,
         softmax,
         softmax_layer,

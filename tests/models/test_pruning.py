@@ -335,7 +335,7 @@ def test_states_that_others_see_stay(arguments):
 
 def attention(**arguments):
     x, y = keras.Input((4, 5)), keras.Input((6, 3))
-    layer = layers.MultiHeadAttention(3, 2, value_dim=4, **arguments)
+    layer = layers.MultiHeadAttention(3, 2, **arguments)
     model = keras.Model([x, y], layer(x, y))
     return randomize(model), layer
 
@@ -349,8 +349,8 @@ def test_heads(use_bias):
     found = pruned.layers[-1]
     assert found.num_heads == 1
     assert found.query_dense.kernel.shape == (5, 1, 2)
-    assert found.value_dense.kernel.shape == (3, 1, 4)
-    assert found.output_dense.kernel.shape == (1, 4, 5)
+    assert found.value_dense.kernel.shape == (3, 1, 2)
+    assert found.output_dense.kernel.shape == (1, 2, 5)
 
 
 def test_heads_whose_scores_are_an_output_stay():
