@@ -68,7 +68,7 @@ METHODS = {
     "Dense + Dropout": binary_dropout,
     # Noise on each input, with a rate of its own: the paper's type A.
     "Variational A": functools.partial(
-        variational, noise="correlated", granularity="input"
+        variational, noise="correlated", granularity="input", rate_speed=1
     ),
     # Noise on each weight, with one rate for the layer: type B.
     "Variational B": functools.partial(variational, noise="independent"),

@@ -7,8 +7,8 @@ import pytest
 import keras_vdrop
 
 POSTERIORS = {
-    "layer": {},
-    "input": {"granularity": "input"},
+    "layer": {"noise": "independent"},
+    "input": {"noise": "independent", "granularity": "input"},
     "output": {"granularity": "output"},
     "weight": {"granularity": "weight"},
     "additive": {"granularity": "weight", "parameterization": "additive"},

@@ -75,10 +75,21 @@ def test_every_public_name_has_a_docstring_and_an_example():
                 assert f"{found.__module__}.{name}" in examples, name
 
 
+def blocks_of(page):
+    """The code of a page that is for this backend."""
+    found = re.findall(
+        r"^(?:<!-- (\w+) alone -->\n)?```python\n(.*?)^```",
+        page.read_text(),
+        re.S | re.M,
+    )
+    here = keras.backend.backend()
+    return [code for backend, code in found if backend in ("", here)]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
+    blocks = blocks_of(page)
     if page.name == "README.md":
         assert blocks
     namespace = {"__name__": page.stem}

@@ -81,6 +81,23 @@ def test_sparsify_and_its_resuming(run, tmp_path):
     assert (tmp_path / "sparsify.csv").read_text().splitlines() == rows
 
 
+def test_compress_and_its_resuming(run, tmp_path):
+    options = ["--network", "digits", "--epochs", 2, "--seeds", 0]
+    out = run("compress.py", *options)
+    rows = read_rows(tmp_path / "compress.csv")
+    assert len(rows) == 10 and "| gradual magnitude, 0.003 | .kvz |" in out
+    sizes = {(x["method"], x["format"]): int(x["bytes"]) for x in rows}
+    assert sizes["posterior, 0.01", ".kvz"] <= sizes["posterior, 0.003", ".kvz"]
+    assert sizes["posterior, 0.01", ".kvz"] < sizes["float32", "Keras"] / 4
+    run("compress.py", *options)
+    assert read_rows(tmp_path / "compress.csv") == rows
+    # Without the models of the last stages: they go on from the others.
+    for path in (tmp_path / "compress_state").glob("*pruned.keras"):
+        path.unlink()
+    run("compress.py", *options)
+    assert read_rows(tmp_path / "compress.csv") == rows
+
+
 @pytest.fixture
 def random_data(importable, monkeypatch):
     """Random images in the place of data sets, for programs in this process."""

@@ -168,7 +168,7 @@ OF_0_1_0 = [
 ]
 ARGUMENTS_OF_0_1_0 = {
     "rate": [0.05],
-    "noise": ["independent", "correlated"],
+    "noise": [None, "independent", "correlated"],
     "granularity": ["layer", "input", "output", "weight"],
     "adaptive": [True, False],
     "max_alpha": [1.0],
@@ -230,7 +230,8 @@ def test_arguments_of_0_1_0(argument):
         assert keras_vdrop.VariationalDense(2, **arguments)
     if argument != "kl":  # A method of the layer.
         layer = keras_vdrop.VariationalDense(2)
-        assert getattr(layer, argument) == values[0]
+        expected = "correlated" if argument == "noise" else values[0]
+        assert getattr(layer, argument) == expected
 
 
 def test_attributes_of_0_1_0():

@@ -58,7 +58,7 @@ def mistakes(model: keras.Model) -> None:
     kv.VariationalDense()  # type: ignore[call-arg]
     kv.VariationalDense(10, adaptive=None)  # type: ignore[arg-type]
     kv.VariationalConv2D(8)  # type: ignore[call-arg]
-    kv.set_num_examples("model", 5)  # type: ignore[arg-type]
+    print(kv.evaluate(model, None).mean)  # type: ignore[attr-defined]
     kv.predict(model, None, num_samples=1.5)  # type: ignore[arg-type]
     print(kv.predict(model, None).variance)  # type: ignore[attr-defined]
     kv.priors.Normal("wide")  # type: ignore[arg-type]

@@ -7,11 +7,10 @@
 
 The rival is `gradual`, the plain network trained on for as many epochs as
 the second and third stage have. In the first two thirds its smallest weights
-are set to zero after each epoch, more and more of them, and may grow again;
-then they stay zero.
+are set to zero in steps, more and more of them, and stay zero from then on.
 
 Each stage is a file in a folder, and a stage that is interrupted goes on with
-the epoch that it was in. The last 5,000 training examples are held out.
+the epoch that it was in. The last of the training examples are held out.
 """
 
 import dataclasses
@@ -27,8 +26,9 @@ from shared.training import EpochLine
 from shared.training import compile_classifier
 from shared.training import steps_of
 
-HELD_OUT = 5000
 BATCH_SIZE = 100
+# Of the rival, which is pruned in so many steps.
+PRUNING_STEPS = 15
 NOISE = {
     "granularity": "weight",
     "parameterization": "additive",
@@ -54,6 +54,7 @@ class Settings:
 SETTINGS = {
     "lenet300": Settings("mnist", 10, 100, 40, 20, 0.05, 1.0),
     "lenet5": Settings("mnist", 5, 12, 30, 4, 0.2, 2.0, 2e-3),
+    "digits": Settings("digits", 10, 60, 30, 10, 0.05, 1.0),
     "cifar": Settings("cifar10", 30, 60, 30, 10, 0.05, 1.0),
 }
 
@@ -63,9 +64,9 @@ def build(network):
     layers = keras.layers
     if network == "cifar":
         return convolutional_network("none", (32, 32, 3), 1)
-    if network == "lenet300":
+    if network in ("lenet300", "digits"):
         stack = [
-            keras.Input((784,)),
+            keras.Input((784 if network == "lenet300" else 64,)),
             layers.Dense(300, activation="relu", name="hidden_1"),
             layers.Dense(100, activation="relu", name="hidden_2"),
             layers.Dense(10, name="scores"),
@@ -90,8 +91,8 @@ def load_split(network, data_dir):
     if network == "lenet5":
         train, test = ((x.reshape(-1, 28, 28, 1), y) for x, y in (train, test))
     x, y = train
-    held_out = x[-HELD_OUT:], y[-HELD_OUT:]
-    return (x[:-HELD_OUT], y[:-HELD_OUT]), held_out, test
+    count = min(5000, len(x) // 4)
+    return (x[:-count], y[:-count]), (x[-count:], y[-count:]), test
 
 
 def kernels(model):
@@ -104,7 +105,8 @@ def mask_of(kernel, count):
     size = np.abs(keras.ops.convert_to_numpy(kernel))
     if not count:
         return np.zeros(size.shape, bool)
-    return size >= np.sort(size, axis=None)[size.size - count]
+    smallest = np.sort(size, axis=None)[size.size - count]
+    return (size >= smallest) & (size > 0)
 
 
 class Masked(keras.constraints.Constraint):
@@ -117,24 +119,18 @@ class Masked(keras.constraints.Constraint):
         return kernel * keras.ops.cast(self.mask, kernel.dtype)
 
 
-class GradualPruning(keras.callbacks.Callback):
-    """Sets the smallest weights to zero, more after each epoch.
+def prune_smallest(model, kept, progress):
+    """Sets the smallest weights of each kernel to zero, for good.
 
-    The share of zeros grows as a cubic (Zhu, Gupta 2017).
+    The share of the zeros grows as a cubic of the progress from 0 to 1 (Zhu,
+    Gupta 2017).
     """
-
-    def __init__(self, kept, epochs):
-        super().__init__()
-        self.kept = kept
-        self.epochs = epochs
-
-    def on_epoch_end(self, epoch, logs=None):
-        left = max(0.0, 1 - (epoch + 1) / self.epochs) ** 3
-        for kernel, kept in zip(kernels(self.model), self.kept, strict=True):
-            total = int(np.prod(kernel.shape))
-            count = kept + round((total - kept) * left)
-            value = keras.ops.convert_to_numpy(kernel)
-            kernel.assign(value * mask_of(kernel, count))
+    left = (1 - progress) ** 3
+    for kernel, count in zip(kernels(model), kept, strict=True):
+        total = int(np.prod(kernel.shape))
+        mask = mask_of(kernel, count + round((total - count) * left))
+        kernel.assign(keras.ops.convert_to_numpy(kernel) * mask)
+        kernel.constraint = Masked(mask)
 
 
 class Stages:
@@ -208,12 +204,12 @@ class Stages:
         model.set_weights(self.model("plain").get_weights())
         settings = self.settings
         epochs = self.epochs or settings.noisy_epochs + settings.pruned_epochs
-        ramp = GradualPruning(kept, -(-2 * epochs // 3))
-        # Its learning rate stays: the most weights go in the end.
-        self.fit(model, "ramp", ramp.epochs, [ramp], decays=False)
-        for kernel, count in zip(kernels(model), kept, strict=True):
-            kernel.constraint = Masked(mask_of(kernel, count))
-        rest = max(1, epochs - ramp.epochs)
+        each = max(1, 2 * epochs // (3 * PRUNING_STEPS))
+        for step in range(PRUNING_STEPS):
+            prune_smallest(model, kept, (step + 1) / PRUNING_STEPS)
+            # The learning rate stays: the last steps are the hardest.
+            self.fit(model, f"ramp_{step}", each, decays=False)
+        rest = max(1, epochs - PRUNING_STEPS * each)
         self.fit(model, "gradual", rest)
         model.save_weights(path)
         return model

@@ -21,7 +21,8 @@ class NoiseArguments:
     """
 
     rate: float = 0.05
-    noise: str = "independent"
+    # `None` is what the others allow: see `_fitting_noise`.
+    noise: str | None = None
     granularity: str = "layer"
     adaptive: bool = True
     max_alpha: float | None = 1.0
@@ -40,9 +41,10 @@ class NoiseArguments:
     def __post_init__(self) -> None:
         validation.check_rate("rate", self.rate)
         self.rate = float(self.rate)
-        validation.check_choice(
-            "noise", self.noise, ("independent", "correlated")
-        )
+        if self.noise is not None:
+            validation.check_choice(
+                "noise", self.noise, ("independent", "correlated")
+            )
         validation.check_choice("granularity", self.granularity, GRANULARITIES)
         validation.check_bool("adaptive", self.adaptive)
         if self.max_alpha is not None:
@@ -68,6 +70,8 @@ class NoiseArguments:
             "kl_downscale", self.kl_downscale
         )
         self.seed = check_seed(self.seed)
+        if self.noise is None:
+            self.noise = self._fitting_noise()
         self.posterior = posteriors.choose(
             self.parameterization,
             self.noise,
@@ -82,6 +86,16 @@ class NoiseArguments:
     def limit(self) -> float | None:
         """The limit of alpha. A rate that is not learned has none."""
         return self.max_alpha if self.adaptive else None
+
+    def _fitting_noise(self) -> str:
+        """Correlated, unless the other arguments are for independent noise."""
+        is_shared = (
+            self.granularity in posteriors.Correlated.takes["granularity"]
+        )
+        is_plain = self.parameterization == "multiplicative"
+        if is_shared and is_plain and self.prior.takes_correlated:
+            return "correlated"
+        return "independent"
 
     @property
     def speed(self) -> float:

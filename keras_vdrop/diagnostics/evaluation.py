@@ -161,7 +161,7 @@ def _logits_of(loss: Any) -> bool | None:
     return bool(config.get("from_logits", False))
 
 
-def _record(batches: Iterable, targets: list) -> Iterator[tuple]:
+def _record(batches: Iterable[Any], targets: list[Any]) -> Iterator[Any]:
     """The inputs of each batch. Its labels and weights go to a list."""
     for batch in batches:
         inputs, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
@@ -173,7 +173,7 @@ def _record(batches: Iterable, targets: list) -> Iterator[tuple]:
         yield (inputs,)
 
 
-def _joined(targets: list, size: int) -> tuple[Any, Any]:
+def _joined(targets: list[Any], size: int) -> tuple[Any, Any]:
     """Labels, and weights or `None`, of all batches."""
     labels, weights = (
         [None if x is None else ops.convert_to_numpy(x) for x in column]

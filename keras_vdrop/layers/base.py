@@ -11,6 +11,7 @@ from keras import ops
 from keras_vdrop.core import estimators
 from keras_vdrop.core import sampling
 from keras_vdrop.core import validation
+from keras_vdrop.core.arguments import NAMES
 from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.axes import Axes
 from keras_vdrop.core.random_weight import RandomWeight
@@ -69,7 +70,7 @@ class VariationalLayer(NoiseView):
         self,
         *args: Any,
         rate: float = 0.05,
-        noise: str = "independent",
+        noise: str | None = None,
         granularity: str = "layer",
         adaptive: bool = True,
         max_alpha: float | None = 1.0,
@@ -103,6 +104,15 @@ class VariationalLayer(NoiseView):
                 seed=seed,
             )
         )
+
+    @classmethod
+    def arguments_of(cls, **arguments: Any) -> NoiseArguments:
+        """Arguments of the noise, with the defaults of this class."""
+        known = inspect.signature(cls).parameters
+        defaults = {
+            name: known[name].default for name in NAMES if name in known
+        }
+        return NoiseArguments(**{**defaults, **arguments})
 
     def add_noise(self: Any, arguments: NoiseArguments) -> None:
         """Gives each random variable its noise, built or not."""

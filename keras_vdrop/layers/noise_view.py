@@ -39,7 +39,7 @@ class NoiseView:
 
     @property
     def noise(self) -> str:
-        return self.noise_arguments.noise
+        return str(self.noise_arguments.noise)
 
     @property
     def granularity(self) -> str:

@@ -33,16 +33,17 @@ def copy_vocabulary(source: keras.Layer, target: keras.Layer) -> None:
     Not as a file: Keras's has a word on each line (3.15,
     layers/preprocessing/index_lookup.py), and words can have line breaks.
     """
-    set_vocabulary(target, source.get_vocabulary(), _frequencies(source))
+    vocabulary = source.get_vocabulary()
+    # One that is in the config is there already, and one that was never
+    # adapted has none, which could not be set.
+    if vocabulary != target.get_vocabulary():
+        set_vocabulary(target, vocabulary, _frequencies(source))
 
 
 def set_vocabulary(
     target: keras.Layer, vocabulary: Sequence[Any], frequencies: Any
 ) -> None:
-    # One that is in the config is there already, and one that was never
-    # adapted has none, which could not be set.
-    if list(vocabulary) == list(target.get_vocabulary()):
-        return
+    """Sets words, and their weights if they have some."""
     if frequencies is None:
         target.set_vocabulary(vocabulary)
         return
@@ -67,6 +68,9 @@ def save_assets(layers: Sequence[keras.Layer]) -> list[Any]:
     for number, layer in enumerate(layers):
         if isinstance(layer, LOOKUPS):
             words = [_as_json(word) for word in layer.get_vocabulary()]
+            same = type(layer).from_config(layer.get_config())
+            if words == [_as_json(word) for word in same.get_vocabulary()]:
+                continue
             frequencies = _frequencies(layer)
             if frequencies is not None:
                 frequencies = [float(x) for x in frequencies]

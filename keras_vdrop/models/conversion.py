@@ -7,7 +7,6 @@ import keras
 import numpy as np
 
 from keras_vdrop.core import validation
-from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.seeds import check_seed
 from keras_vdrop.core.seeds import derived_seed
 from keras_vdrop.layers.base import VariationalLayer
@@ -260,7 +259,7 @@ def to_variational(
             arguments = arguments_for(layer)
             if arguments is not None:
                 form = VARIATIONAL[type(layer)]
-                make_variational(other, form, NoiseArguments(**arguments))
+                make_variational(other, form, form.arguments_of(**arguments))
     mark_owners(converted)
     if not replaced:
         raise validation.invalid(

@@ -12,7 +12,6 @@ from typing import Any
 
 import keras
 
-from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.layers.in_place import after_build
 from keras_vdrop.layers.in_place import make_variational
@@ -131,7 +130,7 @@ def _restore(owner: keras.Layer, noise: dict[str, dict]) -> None:
         # A layer that another owner shares has its noise already.
         if not isinstance(layer, VariationalLayer):
             form = VARIATIONAL[type(layer)]
-            make_variational(layer, form, NoiseArguments(**arguments))
+            make_variational(layer, form, form.arguments_of(**arguments))
     mark(owner)
 
 

@@ -19,7 +19,7 @@ def weight_of(model):
 
 def weights_in_training(callback, epochs, initial_epoch=0, position=0):
     """`kl_weight` times N in each epoch, and the KL's share of the loss."""
-    layer = keras_vdrop.VariationalDense(3, rate=0.2)
+    layer = keras_vdrop.VariationalDense(3, rate=0.2, noise="independent")
     model = keras.Sequential([keras.Input((3,)), keras.Sequential([layer])])
     keras_vdrop.set_num_examples(model, 5, kl_downscale=2)
     model.compile(keras.optimizers.SGD(0.0), "mse")
@@ -70,7 +70,10 @@ def test_warmup_goes_on_from_a_backup(warmup_first, tmp_path):
 
     def train(*more):
         model = keras.Sequential(
-            [keras.Input((3,)), keras_vdrop.VariationalDense(3, rate=0.2)]
+            [
+                keras.Input((3,)),
+                keras_vdrop.VariationalDense(3, rate=0.2, noise="independent"),
+            ]
         )
         keras_vdrop.set_num_examples(model, 5)
         model.compile(keras.optimizers.SGD(0.0), "mse")
@@ -94,7 +97,9 @@ def test_warmup_goes_on_from_a_backup(warmup_first, tmp_path):
 
 
 def test_warmup_of_a_model_that_fit_builds():
-    model = keras.Sequential([keras_vdrop.VariationalDense(3, rate=0.2)])
+    model = keras.Sequential(
+        [keras_vdrop.VariationalDense(3, rate=0.2, noise="independent")]
+    )
     keras_vdrop.set_num_examples(model, 5)
     model.compile(keras.optimizers.SGD(0.0), "mse")
     x = np.zeros((4, 3), "float32")
@@ -127,7 +132,11 @@ LOG_ALPHA = np.array([-4.0, -2.0, -1.0, -0.5], "float32")
 def still_model():
     """Two layers that do not learn, with KL = -log(alpha) / 2 a weight."""
     first = keras_vdrop.VariationalDense(
-        3, granularity="input", kl="lower_bound", name="first"
+        3,
+        granularity="input",
+        kl="lower_bound",
+        name="first",
+        noise="independent",
     )
     fixed = keras_vdrop.VariationalDropout(0.3, adaptive=False, name="fixed")
     model = keras.Sequential([keras.Input((4,)), first, fixed])
@@ -208,9 +217,14 @@ def learning_model(**arguments):
         [
             keras.Input((4,)),
             keras_vdrop.VariationalDense(
-                16, kernel_regularizer=keras.regularizers.L2(0.3), **dense
+                16,
+                kernel_regularizer=keras.regularizers.L2(0.3),
+                noise="independent",
+                **dense,
             ),
-            keras.Sequential([keras_vdrop.VariationalDense(3, **dense)]),
+            keras.Sequential(
+                [keras_vdrop.VariationalDense(3, noise="independent", **dense)]
+            ),
         ]
     )
     keras_vdrop.set_num_examples(model, 20)
@@ -406,7 +420,7 @@ def test_a_loop_of_ones_own_without_params(params, batches):
 
 def test_nested_layers_are_in_the_order_of_the_model():
     def dense(name):
-        return keras_vdrop.VariationalDense(2, name=name)
+        return keras_vdrop.VariationalDense(2, name=name, noise="independent")
 
     def block(*members):
         return keras.Sequential([keras.Input((2,)), *members])
@@ -502,7 +516,11 @@ def test_frozen_layers_and_equal_names():
             [
                 keras.Input((2,)),
                 keras_vdrop.VariationalDense(
-                    2, rate=rate, kl="lower_bound", name="dense"
+                    2,
+                    rate=rate,
+                    kl="lower_bound",
+                    name="dense",
+                    noise="independent",
                 ),
             ]
         )
@@ -564,7 +582,8 @@ def test_histograms_need_no_tensorflow(tmp_path):
 import sys
 sys.modules["tensorflow"] = None
 import numpy as np, keras, keras_vdrop
-model = keras.Sequential([keras_vdrop.VariationalDense(1, num_examples=2)])
+layer = keras_vdrop.VariationalDense(1, num_examples=2)
+model = keras.Sequential([layer])
 model.compile("sgd", "mse")
 logger = keras_vdrop.callbacks.DropoutRateLogger(log_dir=sys.argv[1])
 model.fit(np.ones((2, 1)), np.ones((2, 1)), callbacks=[logger], verbose=0)

@@ -31,7 +31,9 @@ def sequential(shape, *layers):
 def test_rates_kl_and_bits_are_the_closed_forms():
     # -log(alpha) / 2 nats: one bit for alpha = 1/4, two for 1/16.
     arguments = {"kl": "lower_bound", "granularity": "output"}
-    dense = keras_vdrop.VariationalDense(2, name="dense", **arguments)
+    dense = keras_vdrop.VariationalDense(
+        2, name="dense", noise="independent", **arguments
+    )
     conv = keras_vdrop.VariationalConv2D(4, (3, 2), name="conv", **arguments)
     model = sequential((8, 8, 3), conv, dense)
     conv.log_alpha.assign(np.log([1 / 4, 1 / 4, 1 / 16, 1 / 16]))
@@ -69,7 +71,9 @@ def test_bits_are_those_of_the_relative_deviation_and_a_constant():
         "exact": (np.log(2) + np.euler_gamma) / 2,
     }
     for kl, constant in constants.items():
-        layer = keras_vdrop.VariationalDense(5, kl=kl, rate=1e-4, name="dense")
+        layer = keras_vdrop.VariationalDense(
+            5, kl=kl, rate=1e-4, name="dense", noise="independent"
+        )
         bits = float(cells_of(sequential((4,), layer))["dense"][6])
         expected = -np.log2(np.sqrt(1e-4)) + constant / np.log(2)
         assert abs(bits - expected) < 2e-3, kl
@@ -91,7 +95,9 @@ def test_type_a_has_a_kl_for_each_input():
 
 def test_code_length():
     """A nat is 1 / log(2) bits, and layers of noise alone have no weights."""
-    dense = keras_vdrop.VariationalDense(100, kl="lower_bound", rate=1e-3)
+    dense = keras_vdrop.VariationalDense(
+        100, noise="independent", kl="lower_bound", rate=1e-3
+    )
     dropout = keras_vdrop.VariationalDropout(kl="lower_bound", rate=1e-3)
     lines = lines_of(sequential((50,), dropout, dense))
     # A bit each is -log2(sqrt(alpha)).
@@ -106,7 +112,9 @@ def test_share_of_weights_that_could_go(threshold, share):
     unlimited = keras_vdrop.VariationalDense(
         2, granularity="weight", kl="exact", max_alpha=None, name="unlimited"
     )
-    bounded = keras_vdrop.VariationalDense(4, rate=0.2, name="bounded")
+    bounded = keras_vdrop.VariationalDense(
+        4, rate=0.2, name="bounded", noise="independent"
+    )
     model = sequential((2,), unlimited, bounded)
     unlimited.log_alpha.assign([[3.1, 2.9], [-0.9, -1.1]])
     cells = cells_of(model, threshold=threshold)
@@ -118,12 +126,18 @@ def test_share_of_weights_that_could_go(threshold, share):
 
 
 def test_rates_that_did_not_move_or_are_at_the_limit():
-    still = keras_vdrop.VariationalDense(2, name="still")
+    still = keras_vdrop.VariationalDense(2, name="still", noise="independent")
     moved = keras_vdrop.VariationalDense(2, name="moved", noise="correlated")
     limit = keras_vdrop.VariationalDense(
-        2, name="limit", granularity="output", max_alpha=0.5
+        2,
+        name="limit",
+        granularity="output",
+        max_alpha=0.5,
+        noise="independent",
     )
-    fixed = keras_vdrop.VariationalDense(2, name="fixed", adaptive=False)
+    fixed = keras_vdrop.VariationalDense(
+        2, name="fixed", adaptive=False, noise="independent"
+    )
     model = sequential((3,), still, moved, limit, fixed)
     moved.log_alpha.assign(-2.0)
     limit.log_alpha.assign([-3.0, np.log(0.5)])
@@ -138,7 +152,7 @@ def test_rates_that_did_not_move_or_are_at_the_limit():
 
 def test_fixed_rates_have_no_kl():
     layer = keras_vdrop.VariationalDense(
-        2, rate=0.9, adaptive=False, name="fixed"
+        2, rate=0.9, adaptive=False, name="fixed", noise="independent"
     )
     cells = cells_of(sequential((3,), layer))
     assert cells["fixed"][2:] == ["0.900", "0.900", "0.900", "-", "-", "-"]
@@ -147,7 +161,7 @@ def test_fixed_rates_have_no_kl():
 
 def test_nested_shared_and_wrapped_layers_once_and_in_order():
     def dense(name):
-        return keras_vdrop.VariationalDense(3, name=name)
+        return keras_vdrop.VariationalDense(3, name=name, noise="independent")
 
     shared = dense("shared")
     plain = keras.layers.Dense(3)
@@ -163,7 +177,11 @@ def test_nested_shared_and_wrapped_layers_once_and_in_order():
 
 def test_layers_that_are_not_built_are_told():
     model = keras.Sequential(
-        [keras_vdrop.VariationalDense(3, name="a", granularity="input")]
+        [
+            keras_vdrop.VariationalDense(
+                3, name="a", granularity="input", noise="independent"
+            )
+        ]
     )
     assert cells_of(model)["a"] == ["independent", "input", "not", "built"]
     assert any("call the model on some data" in x for x in lines_of(model))
@@ -174,7 +192,7 @@ def test_layers_that_are_not_built_are_told():
 @pytest.mark.parametrize("line_length", [None, 74, 104])
 def test_lines_have_a_limit(line_length, capsys):
     layer = keras_vdrop.VariationalDense(
-        3, name="the_first_of_the_layers_of_this_model"
+        3, name="the_first_of_the_layers_of_this_model", noise="independent"
     )
     model = sequential((3000,), layer)
     summary(model, line_length=line_length)
@@ -200,7 +218,9 @@ def test_lines_have_a_limit(line_length, capsys):
     ],
 )
 def test_bad_arguments_of_summary_are_refused(arguments, argument):
-    model = sequential((2,), keras_vdrop.VariationalDense(1))
+    model = sequential(
+        (2,), keras_vdrop.VariationalDense(1, noise="independent")
+    )
     with pytest.raises(ValueError, match=f"argument `{argument}`"):
         summary(model, **arguments)
 
@@ -214,7 +234,7 @@ def test_models_without_rates_are_refused(function, model):
 
 def input_layer(pixels=None, **arguments):
     layer = keras_vdrop.VariationalDense(
-        2, granularity="input", name="first", **arguments
+        2, granularity="input", name="first", noise="independent", **arguments
     )
     if pixels is not None:
         layer.build((None, pixels))
@@ -223,7 +243,9 @@ def input_layer(pixels=None, **arguments):
 
 def test_histograms_are_those_of_the_rates():
     pixels = input_layer()
-    one = keras_vdrop.VariationalDense(3, rate=0.2, name="one")
+    one = keras_vdrop.VariationalDense(
+        3, rate=0.2, name="one", noise="independent"
+    )
     last = keras_vdrop.VariationalDense(
         40, granularity="weight", max_alpha=None, kl="exact", name="last"
     )
@@ -260,8 +282,12 @@ def test_the_image_is_over_the_input(input_shape, image_shape, expected):
     layer = input_layer()
     flatten = keras.layers.Flatten()
     # The second has a square number of inputs, which are no pixels.
-    second = keras_vdrop.VariationalDense(9, granularity="input")
-    third = keras_vdrop.VariationalDense(2, granularity="input")
+    second = keras_vdrop.VariationalDense(
+        9, granularity="input", noise="independent"
+    )
+    third = keras_vdrop.VariationalDense(
+        2, granularity="input", noise="independent"
+    )
     model = sequential(input_shape, flatten, layer, second, third)
     log_alpha = -np.arange(np.prod(input_shape), dtype="float32")
     layer.log_alpha.assign(log_alpha)
@@ -279,7 +305,9 @@ def test_the_image_is_over_the_input(input_shape, image_shape, expected):
 
 def test_no_image_of_what_are_no_pixels():
     conv = keras_vdrop.VariationalConv2D(2, 1, granularity="input")
-    output = keras_vdrop.VariationalDense(4, granularity="output")
+    output = keras_vdrop.VariationalDense(
+        4, granularity="output", noise="independent"
+    )
     hidden = [keras.layers.Dense(9), input_layer()]
     models = [
         sequential((4, 4, 4), conv),
@@ -313,7 +341,9 @@ def test_the_figure_is_written_and_not_kept(tmp_path):
 def test_bad_arguments_of_plot_rates_are_refused(
     granularity, arguments, argument
 ):
-    layer = keras_vdrop.VariationalDense(16, granularity=granularity)
+    layer = keras_vdrop.VariationalDense(
+        16, granularity=granularity, noise="independent"
+    )
     with pytest.raises(ValueError, match=f"argument `{argument}`"):
         plot_rates(sequential((16,), layer), **arguments)
 

@@ -99,8 +99,10 @@ def test_arguments_are_attributes(name):
     for argument, value in ARGUMENTS.items():
         assert getattr(layer, argument) == value
     assert layer.prior.divergence is keras_vdrop.divergence.lower_bound
-    one_for_inputs = RECURRENT.search(name) or name == "VariationalDropout"
-    noise = "correlated" if one_for_inputs else "independent"
+    # Those that have several positions for a weight, or know no inputs.
+    one_for_weights = "Conv" in name and "LSTM" not in name
+    one_for_weights |= name == "Variational"
+    noise = "independent" if one_for_weights else "correlated"
     assert layer.noise == noise
     assert layer.estimator == ("batch" if name == "Variational" else "local")
     if name != "Variational":  # It knows no inputs.
@@ -267,3 +269,19 @@ def test_signature_of_a_subclass_with_its_own_init():
             super().__init__(3, **kwargs)
 
     assert list(inspect.signature(Mine).parameters) == ["other", "kwargs"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"granularity": "output"},
+        {"granularity": "weight"},
+        {"granularity": "weight", "parameterization": "additive"},
+        {"kl": "normal"},
+    ],
+)
+def test_noise_follows_from_the_other_arguments(arguments):
+    assert keras_vdrop.VariationalDense(2, **arguments).noise == "independent"
+    layer = keras_vdrop.VariationalDense(2, granularity="input")
+    assert layer.noise == "correlated"
+    assert layer.get_config()["noise"] == "correlated"

@@ -21,7 +21,7 @@ LAYERS = {
     ),
 }
 POSTERIORS = {
-    "layer": {},
+    "layer": {"noise": "independent"},
     "output": {"granularity": "output"},
     "additive": {"granularity": "weight", "parameterization": "additive"},
     "correlated": {"noise": "correlated", "granularity": "input"},

@@ -198,6 +198,7 @@ def test_a_tied_table_has_one_kl():
             4,
             tie_weights=tie_weights,
             rate=0.2,
+            noise="independent",
             kl="ard",
             num_examples=10,
         )

@@ -107,8 +107,9 @@ def test_converted_model_is_one_of_its_class(make):
 
 @every_model
 def test_kl_is_that_of_all_weights(make):
-    model = keras_vdrop.to_variational(make(), num_examples=7, verbose=0)
-    layer = keras_vdrop.VariationalDense(1, num_examples=7)
+    arguments = {"noise": "independent", "num_examples": 7}
+    model = keras_vdrop.to_variational(make(), **arguments, verbose=0)
+    layer = keras_vdrop.VariationalDense(1, **arguments)
     layer.build((None, 1))
     one = float(keras.ops.convert_to_numpy(layer.losses[0]))
     total = sum(map(float, map(keras.ops.convert_to_numpy, model.losses)))

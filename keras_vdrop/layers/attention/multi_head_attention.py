@@ -43,9 +43,11 @@ class VariationalMultiHeadAttention(
         rate: Float in (0, 1), the initial dropout rate p; the noise has
             variance `alpha = p / (1 - p)`. This and all that follows is for
             each projection.
-        noise: `"independent"`, noise of its own on each weight (the paper's
-            type B), or `"correlated"`, noise on each input, which all the
-            weights of that input share (type A).
+        noise: `"correlated"`, noise on each input, which all the weights of
+            that input share (the paper's type A), or `"independent"`, noise of
+            its own on each weight (type B). By default correlated, and
+            independent where `granularity`, `kl` or `parameterization` ask for
+            that.
         granularity: What has an alpha of its own: the `"layer"`, that is each
             projection, each `"input"`, each `"output"` or each `"weight"`.
             Features are the inputs of the first projections and the outputs
@@ -132,7 +134,7 @@ class VariationalMultiHeadAttention(
         seed: int | None = None,
         *,
         rate: float = 0.05,
-        noise: str = "independent",
+        noise: str | None = None,
         granularity: str = "layer",
         adaptive: bool = True,
         max_alpha: float | None = 1.0,

@@ -31,9 +31,11 @@ class VariationalEinsumDense(VariationalLayer, keras.layers.EinsumDense):
         kernel_constraint, bias_constraint: As in `keras.layers.EinsumDense`.
         rate: Float in (0, 1), the initial dropout rate p; the noise has
             variance `alpha = p / (1 - p)`.
-        noise: `"independent"`, noise of its own on each weight (the paper's
-            type B), or `"correlated"`, noise on each input, which all the
-            weights of that input share (type A).
+        noise: `"correlated"`, noise on each input, which all the weights of
+            that input share (the paper's type A), or `"independent"`, noise of
+            its own on each weight (type B). By default correlated, and
+            independent where `granularity`, `kl` or `parameterization` ask for
+            that.
         granularity: What has an alpha of its own: the `"layer"`, each
             `"input"`, each `"output"` or each `"weight"`.
             `"correlated"` noise takes `"layer"` or `"input"`.
@@ -108,7 +110,7 @@ class VariationalEinsumDense(VariationalLayer, keras.layers.EinsumDense):
         bias_constraint: Any = None,
         *,
         rate: float = 0.05,
-        noise: str = "independent",
+        noise: str | None = None,
         granularity: str = "layer",
         adaptive: bool = True,
         max_alpha: float | None = 1.0,

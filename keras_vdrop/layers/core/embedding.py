@@ -76,9 +76,10 @@ class VariationalEmbedding(VariationalTable, keras.layers.Embedding):
         weights: As in `keras.layers.Embedding`: the initial table.
         rate: Float in (0, 1), the initial dropout rate p; the noise has
             variance `alpha = p / (1 - p)`.
-        noise: `"independent"`, noise of its own on each weight (the paper's
-            type B), or `"correlated"`, noise on each token, which all its
-            features share (type A).
+        noise: `"correlated"`, noise on each token, which all its features
+            share (the paper's type A), or `"independent"`, noise of its own on
+            each weight (type B). By default correlated, and independent where
+            `granularity`, `kl` or `parameterization` ask for that.
         granularity: What has an alpha of its own: the `"layer"`, each
             `"input"`, each `"output"` or each `"weight"`. Inputs are tokens,
             outputs are features. `"correlated"` noise takes `"layer"` or
@@ -150,7 +151,7 @@ class VariationalEmbedding(VariationalTable, keras.layers.Embedding):
         weights: Any = None,
         *,
         rate: float = 0.05,
-        noise: str = "independent",
+        noise: str | None = None,
         granularity: str = "layer",
         adaptive: bool = True,
         max_alpha: float | None = 1.0,
