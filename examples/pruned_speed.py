@@ -27,6 +27,7 @@ from shared.timing import limit_threads
 
 DATA = {"lenet": "mnist", "mobilenet": "cifar10"}
 SPARSE = {
+    "noise": "independent",
     "rate": 0.05,
     "granularity": "weight",
     "parameterization": "additive",

@@ -121,8 +121,9 @@ def assert_same(found, expected):
 def test_backbone(make):
     plain, inputs = make()
     expected = predictions(plain, inputs)
+    noise = {"rate": 0.3, "noise": "independent", "granularity": "layer"}
     model = keras_vdrop.to_variational(
-        plain, rate=0.3, num_examples=7, verbose=0
+        plain, num_examples=7, verbose=0, **noise
     )
     assert isinstance(model, type(plain))
     layers = keras_vdrop.variational_layers(model)
@@ -143,7 +144,7 @@ def test_backbone(make):
         assert np.any(a != b) and np.any(a != c)
 
     # One alpha of log(0.3 / 0.7) for each layer: the same KL for each weight.
-    one = keras_vdrop.VariationalDense(1, rate=0.3, num_examples=7)
+    one = keras_vdrop.VariationalDense(1, num_examples=7, **noise)
     one.build((None, 1))
     for_one = float(keras.ops.convert_to_numpy(one.losses[0]))
     weights = sum(
