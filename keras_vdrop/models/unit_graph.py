@@ -118,7 +118,7 @@ class UnitGraph:
 
 @dataclasses.dataclass
 class Call:
-    """A layer, or an operation, and what it is called with.
+    """One call of a layer, or of an operation, and what it is called with.
 
     `sources` are the names of the layers whose outputs it gets. `is_plain`
     says that it is called once, as in inference, and with no tensors by name.
@@ -139,19 +139,32 @@ def calls_of(model: Any) -> Iterator[Call]:
         return
     operations = {operation.name: operation for operation in model.operations}
     # That of a class of its own has no list of layers.
-    left = list(model.get_config().get("layers", ()))
-    done: set[str] = set()
+    entries = model.get_config().get("layers", ())
+    left = [
+        (entry, number)
+        for entry in entries
+        for number in range(len(entry["inbound_nodes"]) or 1)
+    ]
+    done: set[tuple[str, int]] = set()
+    waited = 0
     while left:
-        entry = left.pop(0)
+        entry, number = left.pop(0)
         nodes = entry["inbound_nodes"]
-        sources = _sources_of(nodes)
+        node = nodes[number] if nodes else {}
+        sources = _sources_of(node)
         if not done.issuperset(sources):
-            left.append(entry)
+            left.append((entry, number))
+            waited += 1
+            assert waited <= len(left), f"No call of {entry['name']} can begin."
             continue
-        done.add(entry["name"])
-        named = nodes[0]["kwargs"] if len(nodes) == 1 else {"training": True}
-        is_plain = not (named.get("training") or _sources_of(named))
-        yield Call(operations[entry["name"]], sources, is_plain)
+        waited = 0
+        done.add((entry["name"], number))
+        named = node.get("kwargs", {})
+        is_plain = len(nodes) < 2 and not (
+            named.get("training") or _sources_of(named)
+        )
+        names = [name for name, _ in sources]
+        yield Call(operations[entry["name"]], names, is_plain)
 
 
 def outputs_of(model: Any) -> list[str]:
@@ -163,27 +176,34 @@ def outputs_of(model: Any) -> list[str]:
 
 def single_readers(model: Any) -> dict:
     """For each layer called once, the layer called once that alone reads it."""
-    calls = {call.operation.name: call for call in calls_of(model)}
-    readers: dict[str, list[str]] = {name: [] for name in calls}
-    for name, call in calls.items():
+    readers: dict[str, list[str]] = {}
+    operations, plain = {}, set()
+    for call in calls_of(model):
+        name = call.operation.name
+        operations[name] = call.operation
+        if call.is_plain:
+            plain.add(name)
         for source in call.sources:
             readers.setdefault(source, []).append(name)
     for name in outputs_of(model):
         readers.setdefault(name, []).append("the outputs")
-    plain = {name for name, call in calls.items() if call.is_plain}
     return {
-        calls[name].operation: calls[found[0]].operation
+        operations[name]: operations[found[0]]
         for name, found in readers.items()
         if len(found) == 1 and plain.issuperset((name, found[0]))
     }
 
 
-def _sources_of(config: Any) -> list[str]:
-    """Names of the layers whose outputs a part of a config mentions."""
+def _sources_of(config: Any) -> list[tuple[str, int]]:
+    """The calls whose outputs a part of a config mentions.
+
+    Each is the name of a layer and the number of the call.
+    """
     if isinstance(config, (list, tuple)):
-        return [name for part in config for name in _sources_of(part)]
+        return [call for part in config for call in _sources_of(part)]
     if not isinstance(config, dict):
         return []
     if config.get("class_name") == "__keras_tensor__":
-        return [config["config"]["keras_history"][0]]
+        name, number, _ = config["config"]["keras_history"]
+        return [(name, number)]
     return _sources_of(list(config.values()))
