@@ -211,7 +211,11 @@ def test_pruning(layer_class, posterior, capsys):
 
 def test_a_kl_of_ones_own(taught, tmp_path):
     layer = keras_vdrop.VariationalDense(
-        2, kl=taught["quadratic"], max_alpha=None, num_examples=10
+        2,
+        noise="independent",
+        kl=taught["quadratic"],
+        max_alpha=None,
+        num_examples=10,
     )
     model = keras.Sequential([keras.Input((3,)), layer])
     layer.log_alpha.assign(-2.0)

@@ -96,7 +96,7 @@ def summary(
     >>> lines[0]
     'Variational layers of "small"'
     >>> lines[5].split()[1:]
-    ['independent', 'layer', '0.200', '0.200', '0.200', '4.2', '1.000', '0.0%']
+    ['correlated', 'layer', '0.200', '0.200', '0.200', '2.1', '0.500', '0.0%']
 
     Reference:
 

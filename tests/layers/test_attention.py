@@ -294,7 +294,8 @@ def test_pruned(case):
         for x in plain._flatten_layers()
         if hasattr(x, "kernel") and not np.any(to_numpy(x.kernel))
     ]
-    assert zero == ["value"]
+    # Where all heads have gone, nothing of their outputs is read.
+    assert set(zero) - {"attention_output"} == {"value"}
 
 
 @every_layer
