@@ -8,6 +8,7 @@ import pytest
 from backends import run_python
 from scipy import stats
 
+import keras_vdrop
 from keras_vdrop.backend import SEED_DTYPE
 from keras_vdrop.core.seeds import InitialState
 from keras_vdrop.core.seeds import NoiseGenerator
@@ -201,3 +202,62 @@ def test_same_seed_same_noise():
     np.testing.assert_array_equal(
         draws(make_generator(np.int64(3)), 3), draws(make_generator(3), 3)
     )
+
+
+@only_on("torch")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"noise": "correlated"},
+        {"noise": "independent"},
+        {"granularity": "weight"},
+        {"noise": "independent", "estimator": "flipout"},
+        {"estimator": "batch"},
+    ],
+    ids=str,
+)
+def test_a_step_reads_nothing_from_the_device(arguments, monkeypatch):
+    import torch
+
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras_vdrop.VariationalDense(4, num_examples=9, **arguments),
+        ]
+    )
+    model.compile("adam", "mse")
+    x, y = torch.ones(2, 3), torch.ones(2, 4)
+    model.train_on_batch(x, y)
+    state = model.layers[0].kernel_noise.seed_state
+    draws = int(state.numpy()[2])
+    read = []
+    for name in ("tolist", "item", "__bool__", "__int__", "__float__"):
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda *_, name=name: read.append(name)
+        )
+    model.train_on_batch(x, y)
+    monkeypatch.undo()
+    assert not read
+    assert int(state.numpy()[2]) > draws
+
+
+def test_a_state_that_is_assigned_is_that_of_the_next_draw():
+    generator, other = make_generator(1), make_generator(2)
+    draws(generator, 2)
+    generator.state.assign(other.state)
+    np.testing.assert_array_equal(draws(generator, 2), draws(other, 2))
+    saved = generator.state.numpy()
+    first = draws(generator, 2)
+    generator.state.assign(saved)
+    np.testing.assert_array_equal(draws(generator, 2), first)
+
+
+def test_draws_in_a_stateless_scope_leave_the_state():
+    generator, same = make_generator(1), make_generator(1)
+    draws(generator, 1)
+    before = generator.state.numpy()
+    with keras.StatelessScope():
+        inside = draws(generator, 2)
+    np.testing.assert_array_equal(generator.state.numpy(), before)
+    np.testing.assert_array_equal(draws(generator, 2), inside)
+    np.testing.assert_array_equal(draws(same, 3)[1:], inside)
