@@ -211,7 +211,9 @@ def test_registered_names():
                 name = keras.saving.get_registered_name(value)
                 if ">" in name:
                     found.append(name)
-                    assert keras.saving.get_registered_object(name) is value
+                    # A model that was converted has a class made of this one.
+                    known = keras.saving.get_registered_object(name)
+                    assert issubclass(known, value)
     assert sorted(found) == [f"keras_vdrop>{name}" for name in REGISTERED]
 
 
