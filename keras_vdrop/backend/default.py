@@ -95,6 +95,7 @@ def unless_above(
     limited: Callable,
     plain: Callable,
     made_of: Sequence,
+    exponential: Callable | None = None,
 ) -> Any:
     """`limited()`, or the same by `plain()` where nothing is above a limit.
 
@@ -107,8 +108,11 @@ def unless_above(
         limited: Function without arguments, with the limit.
         plain: Function without arguments, without the limit.
         made_of: The tensors that the largest value follows from.
+        exponential: If the result is an exponential of the first of them:
+            function that takes out of its gradient, the result times the
+            upstream gradient, what leads beyond the limit.
     """
-    del largest, limit, plain, made_of
+    del largest, limit, plain, made_of, exponential
     return limited()
 
 

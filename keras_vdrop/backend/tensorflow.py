@@ -58,6 +58,8 @@ __all__ = [
 ]
 
 SEED_DTYPE = "int64"
+# The collection of a graph for the answers of `_is_within`.
+LOOKS = "keras_vdrop_looks"
 FUSES = False
 
 
@@ -97,18 +99,75 @@ def hard_limit(x: Any, limit: float) -> Any:
     return tf.minimum(x, tf.cast(limit, x.dtype))
 
 
+def _has_accelerators() -> bool:
+    """Whether there are devices whose conditions the host waits for."""
+    devices = tf.config.list_physical_devices()
+    return any(device.device_type != "CPU" for device in devices)
+
+
+def _is_within(largest: Callable, limit: float, made_of: Sequence) -> Any:
+    """Whether the largest value is at most a limit, looked at once a step.
+
+    The noise and the KL of a step ask for the same. A graph keeps the answer
+    while nothing in it has written to the variables since.
+    """
+
+    def look() -> Any:
+        found = largest()
+        # Not `>`, which NaN fails.
+        return found <= tf.cast(limit, found.dtype)
+
+    if tf.executing_eagerly():
+        return look()
+    reads = [tensor.op for tensor in made_of]
+    if any(read.type != "ReadVariableOp" for read in reads):
+        return look()
+    variables = [read.inputs[0] for read in reads]
+    state = [
+        (variable.name, op.name)
+        for variable in variables
+        for op in variable.consumers()
+        if op.type != "ReadVariableOp"
+    ]
+    key = [[variable.name for variable in variables], limit, state]
+    answers = reads[0].graph.get_collection_ref(LOOKS)
+    for known, within in answers:
+        if known == key:
+            return within
+    within = look()
+    answers.append((key, within))
+    return within
+
+
 def unless_above(
     largest: Callable,
     limit: float,
     limited: Callable,
     plain: Callable,
     made_of: Sequence,
+    exponential: Callable | None = None,
 ) -> Any:
-    if (made_of[0].shape.num_elements() or 0) < FEW:
+    few = (made_of[0].shape.num_elements() or 0) < FEW
+    if few or _has_accelerators():
         return limited()
-    # Not `>`, which NaN fails.
-    found = largest()
-    return tf.cond(found <= tf.cast(limit, found.dtype), plain, limited)
+    within = _is_within(largest, limit, made_of)
+    chosen = tf.cond(within, plain, limited)
+    if exponential is None:
+        return chosen
+
+    # The gradient of a conditional is zeros for what one branch alone reads.
+    @tf.custom_gradient
+    def direct(logarithm: Any, chosen: Any, within: Any) -> tuple:
+        def backward(upstream: Any) -> tuple:
+            gradient = upstream * chosen
+            gradient = tf.cond(
+                within, lambda: gradient, lambda: exponential(gradient)
+            )
+            return gradient, None, None
+
+        return tf.identity(chosen), backward
+
+    return direct(made_of[0], chosen, within)
 
 
 def draw_key(state: Any) -> Any:

@@ -100,7 +100,9 @@ def unless_above(
     limited: Callable,
     plain: Callable,
     made_of: Sequence,
+    exponential: Callable | None = None,
 ) -> Any:
+    del exponential
     x = made_of[0]
     # A look at a value of another device would wait for it.
     is_slow = x.device.type != "cpu" or torch.compiler.is_compiling()

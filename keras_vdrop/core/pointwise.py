@@ -133,17 +133,22 @@ def limited_exp(log_variance: Any, mean: Any, limit: float) -> Any:
     `one_way_limit`. There is none with respect to the mean.
     """
     variance = ops.exp(log_variance)
+    max_alpha = math.exp(limit)
 
     def largest() -> Any:
-        squares = at_least(ops.square(ops.stop_gradient(mean)), TINY)
-        return ops.log(ops.max(ops.stop_gradient(variance) / squares))
+        # Infinite or NaN for a mean of zero, and so never below the limit.
+        alpha = variance / ops.square(mean)
+        return ops.log(ops.max(ops.stop_gradient(alpha)))
 
     return unless_above(
         largest,
         limit + ROUNDING,
-        lambda: _limited_exp(log_variance, mean, max_alpha=math.exp(limit)),
+        lambda: _limited_exp(log_variance, mean, max_alpha=max_alpha),
         lambda: variance,
         made_of=(log_variance, mean),
+        exponential=lambda gradient: without_outward(
+            gradient, ops.exp(log_ratio(log_variance, mean)), max_alpha
+        ),
     )
 
 

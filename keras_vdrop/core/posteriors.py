@@ -208,9 +208,11 @@ class Additive(Independent):
     reason = "There is a variance to learn for each weight."
 
     def from_log_alpha(self, log_alpha: Any, mean: Any) -> Any:
-        return self.write(
-            ops.add(log_alpha, pointwise.log_square(_as_float(mean)))
-        )
+        log_variance = pointwise.log_square(_as_float(mean))
+        # The default limit of alpha is 1, and an addition of zero takes time.
+        if not isinstance(log_alpha, float) or log_alpha:
+            log_variance = ops.add(log_alpha, log_variance)
+        return self.write(log_variance)
 
     def to_log_alpha(self, value: Any, mean: Any) -> Any:
         return pointwise.log_ratio(self.read(value), _as_float(mean))

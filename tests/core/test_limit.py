@@ -89,11 +89,16 @@ def test_limited_exp(beyond):
             upstream, pointwise.limited_exp(x, means, 0.0)
         )
 
-    (slope,), _ = derivatives(function, log_variance)
+    (slope,), curvature = derivatives(function, log_variance)
     alpha = np.minimum(np.exp(log_alpha), 1.0)
     outward = (log_alpha > 0) & (upstream < 0)
     expected = np.where(outward, 0, upstream * alpha * mean**2)
     np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=1e-6)
+    if not beyond:
+        # An exponential is its own derivative.
+        np.testing.assert_allclose(
+            curvature[0][0], expected, rtol=1e-4, atol=1e-6
+        )
 
 
 def test_limited_exp_of_zeros():
