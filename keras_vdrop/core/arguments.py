@@ -104,6 +104,11 @@ class NoiseArguments:
             return self.posterior.default_speed
         return self.rate_speed
 
+    @property
+    def natural(self) -> bool:
+        """Whether the gradient of alpha is scaled, unlike the paper's."""
+        return self.rate_speed != 1
+
     def _check_prior(self) -> None:
         name = priors.serialize(self.prior)
         if self.noise == "correlated" and not self.prior.takes_correlated:

@@ -20,6 +20,11 @@ from keras_vdrop.core.dtypes import at_least_float32
 from keras_vdrop.core.validation import invalid
 
 
+# How far gradient descent moves log alpha, in natural gradients and learning
+# rates. The KL gives a natural gradient of about `1 / num_examples`.
+NATURAL_STEP = 32.0**2
+
+
 class Variance(NamedTuple):
     """The variance of the weights as a product of factors.
 
@@ -44,6 +49,8 @@ class Independent:
         granularity: What has an alpha of its own.
         max_alpha: The largest alpha, or `None` for no limit.
         speed: The variable is log alpha divided by this.
+        natural: Whether the gradient of an alpha is divided by the number of
+            weights that share it, up to a constant.
     """
 
     variable_name = "log_alpha"
@@ -62,6 +69,7 @@ class Independent:
         granularity: str,
         max_alpha: float | None,
         speed: float = 1.0,
+        natural: bool = False,
     ):
         self.axes = axes
         self.granularity = granularity
@@ -70,7 +78,13 @@ class Independent:
         # The natural gradient of an alpha is its gradient divided by the
         # Fisher information, which is half the number that share it.
         sharing = self.terms / math.prod(self.shape)
-        self._times_speed = _scaled(speed, speed / sharing)
+        slope = NATURAL_STEP / (speed * sharing)
+        if speed == 1:
+            # Log alpha itself takes no further steps than its gradient says.
+            slope = min(slope, 1.0)
+        self._times_speed = None
+        if natural and (speed, slope) != (1, 1):
+            self._times_speed = _scaled(speed, slope)
 
     @property
     def log_limit(self) -> float | None:
@@ -90,7 +104,7 @@ class Independent:
     def read(self, value: Any) -> Any:
         """Log alpha, or the log variance, for a value of the variable."""
         value = backend.value_of(value)
-        return value if self.speed == 1 else self._times_speed(value)
+        return self._times_speed(value) if self._times_speed else value
 
     def write(self, value: Any) -> Any:
         """The inverse of `read`. It is exact for a power of two."""

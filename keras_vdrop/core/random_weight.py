@@ -58,6 +58,7 @@ class RandomWeight(PrunableWeight):
         self.posterior_class = arguments.posterior
         self.limit = arguments.limit
         self.speed = arguments.speed
+        self.natural = arguments.natural
         # Hidden from the tracking of Keras: the mean is a weight of the owner,
         # and `kl_weight` belongs to the training and not to the weights.
         self._untracked = types.SimpleNamespace(mean=None, kl_weight=None)
@@ -68,7 +69,7 @@ class RandomWeight(PrunableWeight):
         """Makes a variable random, or a scale of 1 if it is `None`."""
         self._untracked.mean = mean
         self._posterior = self.posterior_class(
-            axes, self.granularity, self.limit, self.speed
+            axes, self.granularity, self.limit, self.speed, self.natural
         )
         self.build(axes.kernel_shape)
 

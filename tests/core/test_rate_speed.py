@@ -15,9 +15,9 @@ every_posterior = pytest.mark.parametrize(
 to_numpy = keras.ops.convert_to_numpy
 
 
-def make(**arguments):
+def make(units=4, **arguments):
     arguments = {"noise": "correlated", "num_examples": 10, **arguments}
-    layer = keras_vdrop.VariationalDense(4, rate=0.2, **arguments)
+    layer = keras_vdrop.VariationalDense(units, rate=0.2, **arguments)
     return layer, keras.Sequential([keras.Input((3,)), layer])
 
 
@@ -26,7 +26,8 @@ def step(model, optimizer):
     before = to_numpy(model.layers[0].log_alpha)
     model.compile(optimizer, "mse")
     x = np.zeros((4, 3), "float32")
-    model.fit(x, np.zeros((4, 4)), batch_size=4, epochs=1, verbose=0)
+    y = np.zeros((4, model.output_shape[-1]))
+    model.fit(x, y, batch_size=4, epochs=1, verbose=0)
     return to_numpy(model.layers[0].log_alpha) - before
 
 
@@ -40,16 +41,28 @@ def test_a_step_of_adam(speed, granularity):
     np.testing.assert_allclose(moved, expected, rtol=1e-3)
 
 
-@pytest.mark.parametrize("granularity", ["layer", "input"])
-def test_a_step_of_gradient_descent(granularity):
-    _, plain = make(rate_speed=1, granularity=granularity)
-    _, fast = make(rate_speed=32, granularity=granularity)
+@pytest.mark.parametrize(
+    "noise, granularity, speed, factor",
+    [
+        ("correlated", "layer", None, 32**2 / 3),
+        ("correlated", "layer", 2, 32**2 / 3),
+        ("correlated", "input", None, 32**2),
+        ("independent", "layer", 32, 32**2 / 3000),
+        # Never further than the gradient of log alpha says.
+        ("independent", "layer", None, 32**2 / 3000),
+        ("independent", "output", None, 1),
+        ("independent", "input", None, 1),
+        ("independent", "weight", None, 1),
+    ],
+)
+def test_a_step_of_gradient_descent(noise, granularity, speed, factor):
+    """It does not grow with the number of weights that share an alpha."""
+    arguments = {"noise": noise, "granularity": granularity, "units": 1000}
+    _, plain = make(rate_speed=1, **arguments)
+    _, natural = make(rate_speed=speed, **arguments)
     moved = step(plain, keras.optimizers.SGD(1e-3))
-    sharing = 3 if granularity == "layer" else 1
     np.testing.assert_allclose(
-        step(fast, keras.optimizers.SGD(1e-3)),
-        moved * 32**2 / sharing,
-        rtol=3e-3,
+        step(natural, keras.optimizers.SGD(1e-3)), moved * factor, rtol=3e-3
     )
 
 

@@ -38,11 +38,12 @@ class VariationalDense(VariationalLayer, keras.layers.Dense):
         max_alpha: Float, the largest alpha that may be learned, or `None` for
             no limit. The paper's is 1, a dropout rate of 0.5.
         rate_speed: Float, a power of two, or `None` for 32 with correlated
-            and 1 with independent noise. With 1 the variable is log alpha, as
-            in the paper. Otherwise it is `log(alpha) / rate_speed`, so that a
-            step of Adam moves log alpha by `rate_speed` times the learning
-            rate, and its gradient is divided by the number of random
-            variables that share the alpha, so that SGD can follow it.
+            and 1 with independent noise. The variable is
+            `log(alpha) / rate_speed`, so that a step of Adam moves log alpha
+            by `rate_speed` times the learning rate. Its gradient is divided
+            by the number of random variables that share the alpha, up to a
+            constant, so that SGD can follow it. Only with `rate_speed=1` is
+            it the plain gradient of log alpha, as in the paper.
         kl: Name of a function of `keras_vdrop.divergence`, `"normal"`, a prior
             of `keras_vdrop.priors`, or a function of log alpha: the KL of one
             weight.
