@@ -19,7 +19,6 @@ from keras_vdrop.core.axes import Axes
 from keras_vdrop.core.dtypes import at_least_float32
 from keras_vdrop.core.validation import invalid
 
-
 # How far gradient descent moves log alpha, in natural gradients and learning
 # rates. The KL gives a natural gradient of about `1 / num_examples`.
 NATURAL_STEP = 32.0**2
