@@ -7,10 +7,10 @@ This program trains a network with sparse variational dropout (Molchanov,
 Ashukha, Vetrov 2017): LeNet-5-Caffe on MNIST, or a small MobileNetV2 on
 CIFAR-10. Weights that are noise are removed, and what is left is trained on,
 with new noise. Then the program measures three plain models: the network
-trained as long without noise (`long`), the pruned one with zeros in it
-(`zeros`), and the same without the units that are of no use (`pruned`): error,
-parameters, size of the file, time of a prediction. Errors are those of the last
-epoch. Nothing is chosen by the test set.
+before it had noise (`plain`), the sparse one with zeros in it (`zeros`), and
+the same without the units that are of no use (`pruned`): error, parameters,
+size of the file, time of a prediction. Errors are those of the last epoch.
+Nothing is chosen by the test set.
 
 Each trained stage is a file in the folder `--state`, and the finished rows are
 appended to a CSV file. A second start goes on where the first stopped. On
@@ -56,7 +56,7 @@ def times(models, test, batch_size, rounds):
         name: lambda model=model: model.predict_on_batch(x)
         for name, model in models.items()
     }
-    return compare(alternate(steps, rounds), "long")
+    return compare(alternate(steps, rounds), "plain")
 
 
 def run(network, seed, options):
@@ -88,7 +88,7 @@ def run(network, seed, options):
         kv.update_batch_normalization(trained, train[0][:1000])
     zeros = kv.to_deterministic(trained)
     pruned = kv.to_deterministic(trained, prune=threshold)
-    models = {"long": stages.model("long"), "zeros": zeros, "pruned": pruned}
+    models = {"long": stages.model("plain"), "zeros": zeros, "pruned": pruned}
     single = times(models, test, 1, options.rounds)
     batch = times(models, test, 256, options.rounds)
     for name, model in models.items():

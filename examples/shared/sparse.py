@@ -8,7 +8,6 @@
 The rival is `gradual`, the plain network trained on for as many epochs as
 the second and third stage have. In the first two thirds its smallest weights
 are set to zero in steps, more and more of them, and stay zero from then on.
-`long` is the plain network trained for as many epochs as all three stages.
 
 Each stage is a file in a folder, and a stage that is interrupted goes on with
 the epoch that it was in. The last of the training examples are held out.
@@ -55,10 +54,10 @@ class Settings:
 
 SETTINGS = {
     "lenet300": Settings("mnist", 10, 100, 40, 20, 0.05, 1.0),
-    "lenet5": Settings("mnist", 5, 12, 30, 4, 0.2, 2.0, 2e-3),
+    "lenet5": Settings("mnist", 5, 12, 15, 4, 0.2, 2.0, 2e-3),
     "digits": Settings("digits", 10, 60, 30, 10, 0.05, 1.0),
     "cifar": Settings("cifar10", 30, 60, 30, 10, 0.05, 1.0),
-    "mobilenet": Settings("cifar10", 10, 25, 15, 8, 0.2, 2.0, 2e-3, 15_000),
+    "mobilenet": Settings("cifar10", 10, 12, 8, 4, 0.2, 2.0, 2e-3, 15_000),
 }
 
 
@@ -203,13 +202,6 @@ class Stages:
     def _plain(self):
         model = build(self.network)
         self.fit(model, "plain", self.settings.plain_epochs)
-        return model
-
-    def _long(self):
-        model = build(self.network)
-        settings = self.settings
-        epochs = settings.plain_epochs + settings.noisy_epochs
-        self.fit(model, "long", epochs + settings.pruned_epochs)
         return model
 
     def _noisy(self):
