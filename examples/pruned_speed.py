@@ -63,7 +63,6 @@ def run(network, seed, options):
     import numpy as np
 
     import keras_vdrop as kv
-    from shared.sparse import SETTINGS
     from shared.sparse import Stages
     from shared.sparse import load_split
     from shared.training import error_percent
@@ -72,6 +71,7 @@ def run(network, seed, options):
         "network": network,
         "seed": seed,
         "epochs": options.epochs or "all",
+        "last_epochs": options.last_epochs or "all",
         "backend": versions()["backend"],
     }
     results = Results(options.out)
@@ -81,8 +81,10 @@ def run(network, seed, options):
     stages = Stages(
         network, seed, (train, held_out), options.state, options.epochs
     )
+    if options.last_epochs:
+        stages.settings.pruned_epochs = options.last_epochs
     trained = stages.model("pruned")
-    threshold = SETTINGS[network].threshold
+    threshold = stages.settings.threshold
     kv.prune(trained, threshold)
     if network == "mobilenet":
         kv.update_batch_normalization(trained, train[0][:1000])
@@ -143,6 +145,9 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--epochs", type=int, help="of each stage, for a quick try"
+    )
+    parser.add_argument(
+        "--last-epochs", type=int, help="of the stage after the first cut"
     )
     parser.add_argument("--state", default="pruned_speed_state")
     parser.add_argument("--out", default="pruned_speed.csv")

@@ -176,7 +176,7 @@ def test_fine_tuning_and_its_resuming(run, random_data, tmp_path):
     assert len(rows) == 1 + 2 * 3 + 2 + 2
     # All kernels have a rate of their own, or that of the last layer alone.
     numbers = {row["method"]: len(row["rates"].split()) for row in rows}
-    assert numbers == {"plain": 0, "dropout": 0, "variational": 4, "last": 1}
+    assert numbers == {"plain": 0, "dropout": 0, "variational": 3, "last": 1}
     run("fine_tuning.py", *options, "--base-epochs", 1)
     assert read_rows(tmp_path / "fine_tuning.csv") == rows
 

@@ -165,9 +165,17 @@ def chosen(rows):
 
 
 def report(rows):
-    """Prints a table of the rows of one task."""
-    print("| | rate | seeds | epochs | error % | NLL | ECE |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    """Prints a table of the rows of one task.
+
+    The NLL is also compared with that of the plain network of the same seed.
+    """
+    print("| | rate | seeds | epochs | error % | NLL | ECE | NLL - plain |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    plain = {
+        row["seed"]: float(row["test_nll"])
+        for row in rows
+        if row["method"] == "plain"
+    }
     for method, title in TITLES.items():
         for prediction in ("mean", "sampled"):
             own = [
@@ -183,6 +191,12 @@ def report(rows):
                 spread([float(row[f"test_{name}"]) for row in best], digits)
                 for name, digits in SCORES.items()
             ]
+            differences = [
+                float(row["test_nll"]) - plain[row["seed"]]
+                for row in best
+                if method != "plain" and row["seed"] in plain
+            ]
+            scores.append(spread(differences, 3) if differences else "")
             rate = best[0]["rate"] if method == "dropout" else "-"
             if method in NOISE or method == "last":
                 rate = "learned"

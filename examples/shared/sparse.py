@@ -54,7 +54,7 @@ class Settings:
 
 SETTINGS = {
     "lenet300": Settings("mnist", 10, 100, 40, 20, 0.05, 1.0),
-    "lenet5": Settings("mnist", 5, 12, 15, 4, 0.2, 2.0, 2e-3),
+    "lenet5": Settings("mnist", 5, 12, 30, 4, 0.2, 2.0, 2e-3),
     "digits": Settings("digits", 10, 60, 30, 10, 0.05, 1.0),
     "cifar": Settings("cifar10", 30, 60, 30, 10, 0.05, 1.0),
     "mobilenet": Settings("cifar10", 10, 12, 8, 4, 0.2, 2.0, 2e-3, 15_000),
