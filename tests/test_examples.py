@@ -204,12 +204,12 @@ def test_mc_dropout_has_the_masks_of_training(importable):
 
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5)])
-    x = np.eye(4, dtype="float32")[:1]
+    x = 3 * np.eye(4, dtype="float32")[:1]
     mean = np.exp(x) / np.exp(x).sum()
     np.testing.assert_allclose(mean_prediction(model, x), mean, atol=1e-6)
-    # The 1 is 0 or 2, each with probability 1/2.
+    # The 3 is 0 or 6, each with probability 1/2.
     found = sampled_prediction(model, x, 400)[0]
-    high = np.exp(2) / (np.exp(2) + 3)
+    high = np.exp(6) / (np.exp(6) + 3)
     error = 5 * (high - 0.25) / 2 / np.sqrt(400)
     assert found[0] == pytest.approx((0.25 + high) / 2, abs=error)
 
