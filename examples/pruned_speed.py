@@ -90,7 +90,7 @@ def run(network, seed, options):
         kv.update_batch_normalization(trained, train[0][:1000])
     zeros = kv.to_deterministic(trained)
     pruned = kv.to_deterministic(trained, prune=threshold)
-    models = {"long": stages.model("plain"), "zeros": zeros, "pruned": pruned}
+    models = {"plain": stages.model("plain"), "zeros": zeros, "pruned": pruned}
     single = times(models, test, 1, options.rounds)
     batch = times(models, test, 256, options.rounds)
     for name, model in models.items():
