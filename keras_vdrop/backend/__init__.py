@@ -23,6 +23,7 @@ Every file defines the same names:
 - `state_after`, `assign_state`: the state of a generator after a draw;
 - `on_values`: a function of the values of a tensor with ragged rows;
 - `compiled`: a function of tensors, compiled;
+- `uncompiled`: keeps what draws noise from a compiler;
 - `gradient_function`: a compiled gradient of the loss of a model.
 """
 
@@ -76,5 +77,6 @@ draw_key = _chosen.draw_key
 fold_key = _chosen.fold_key
 split_key = _chosen.split_key
 normal = _chosen.normal
+uncompiled = _chosen.uncompiled
 compiled = _chosen.compiled
 gradient_function = _chosen.gradient_function

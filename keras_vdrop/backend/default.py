@@ -229,6 +229,13 @@ def normal(key: Any, shape: Any, dtype: str) -> Any:
     return keras.random.normal(shape, dtype=dtype, seed=int(key[0] ^ key[1]))
 
 
+def uncompiled(function: Callable) -> Callable:
+    """Decorator: keeps a function that draws noise from a compiler that cannot
+    take it.
+    """
+    return function
+
+
 def compiled(function: Callable) -> Callable:
     """A function of structures of tensors, compiled if the backend does."""
     return function
