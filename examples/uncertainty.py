@@ -26,11 +26,13 @@ import numpy as np
 import keras_vdrop
 from shared import data
 from shared import plotting
-from shared.networks import adaptive_layers
 from shared.networks import dense_network
 from shared.options import add_data
 from shared.options import add_widths
 from shared.options import new_parser
+from shared.predictions import judge
+from shared.predictions import mean_prediction
+from shared.predictions import sampled_prediction
 from shared.results import Results
 from shared.results import joined
 from shared.results import spread
@@ -80,36 +82,6 @@ def fit(method, train, seed, options):
     return model
 
 
-def mean_prediction(model, x):
-    logits = model.predict(x, batch_size=1000, verbose=0)
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
-
-
-def sampled_prediction(model, x, samples):
-    if adaptive_layers(model):
-        return keras_vdrop.predict(
-            model,
-            x,
-            num_samples=samples,
-            batch_size=1000,
-            from_logits=True,
-            seed=0,
-            verbose=0,
-        ).mean
-    parts = np.array_split(x, -(-len(x) // 1000))
-    return np.concatenate([mc_dropout(model, part, samples) for part in parts])
-
-
-def mc_dropout(model, x, samples):
-    """Returns the mean of predictions with the dropout masks of training."""
-    total = 0.0
-    for _ in range(samples):
-        logits = model(x, training=True)
-        total += keras.ops.convert_to_numpy(keras.ops.softmax(logits))
-    return total / samples
-
-
 def entropy(probabilities):
     logs = np.log(np.maximum(probabilities, 1e-30))
     return -(probabilities * logs).sum(-1)
@@ -123,21 +95,12 @@ def area_under_curve(low, high):
     return roc_auc_score(is_high, np.concatenate([low, high]))
 
 
-def judge(probabilities, strange_probabilities, labels):
+def judge_both(probabilities, strange_probabilities, labels):
     """Returns the metrics as columns of the CSV."""
-    judged = {
-        "error": 100 * np.mean(probabilities.argmax(-1) != labels),
-        "auroc": area_under_curve(
-            entropy(probabilities), entropy(strange_probabilities)
-        ),
-    }
-    for metric in (
-        keras_vdrop.metrics.NegativeLogLikelihood(),
-        keras_vdrop.metrics.BrierScore(),
-        keras_vdrop.metrics.ExpectedCalibrationError(),
-    ):
-        metric.update_state(labels, probabilities)
-        judged[metric.name] = float(metric.result())
+    judged = judge(labels, probabilities)
+    judged["auroc"] = area_under_curve(
+        entropy(probabilities), entropy(strange_probabilities)
+    )
     return {name: f"{value:.5f}" for name, value in judged.items()}
 
 
@@ -173,7 +136,7 @@ def run(method, seed, train, test, strange, options):
             {
                 **settings,
                 "prediction": prediction,
-                **judge(found, found_strange, labels),
+                **judge_both(found, found_strange, labels),
                 "seconds": f"{time.time() - start:.0f}",
                 **versions(),
             }
