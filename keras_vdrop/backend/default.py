@@ -229,6 +229,11 @@ def normal(key: Any, shape: Any, dtype: str) -> Any:
     return keras.random.normal(shape, dtype=dtype, seed=int(key[0] ^ key[1]))
 
 
+def to_numpy(tensors: Sequence) -> list:
+    """Arrays of tensors or variables, all fetched at once where possible."""
+    return [ops.convert_to_numpy(tensor) for tensor in tensors]
+
+
 def compiled(function: Callable) -> Callable:
     """A function of structures of tensors, compiled if the backend does."""
     return function

@@ -25,6 +25,7 @@ from keras_vdrop.backend.default import zero_where
 from keras_vdrop.backend.jax_devices import fused_moments
 from keras_vdrop.backend.jax_devices import layout_like
 from keras_vdrop.backend.jax_devices import map_examples
+from keras_vdrop.backend.jax_devices import to_numpy
 
 __all__ = [
     "FUSES",
@@ -50,6 +51,7 @@ __all__ = [
     "state_after",
     "times",
     "times_rest",
+    "to_numpy",
     "total",
     "unless_above",
     "value_of",

@@ -2,11 +2,14 @@
 
 import types
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
+from jax.experimental import multihost_utils
 
 
 def data_shards() -> int:
@@ -110,3 +113,15 @@ def _shards_of(batch: Any) -> int:
 
 def _by_shard(x: Any, shards: int) -> Any:
     return x.reshape(shards, x.shape[0] // shards, *x.shape[1:])
+
+
+def to_numpy(tensors: Sequence) -> list:
+    arrays = [_whole(keras.ops.convert_to_tensor(x)) for x in tensors]
+    return [np.asarray(array) for array in jax.device_get(arrays)]
+
+
+def _whole(array: Any) -> Any:
+    """An array on this process, of one that has parts on others."""
+    if array.is_fully_addressable or array.is_fully_replicated:
+        return array
+    return multihost_utils.process_allgather(array, tiled=True)

@@ -1,5 +1,6 @@
 """What TensorFlow does differently; `default.py` documents the names."""
 
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
+from keras_vdrop.backend.default import to_numpy
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
@@ -48,6 +50,7 @@ __all__ = [
     "state_after",
     "times",
     "times_rest",
+    "to_numpy",
     "total",
     "unless_above",
     "value_of",
@@ -194,7 +197,7 @@ def normal(key: Any, shape: Any, dtype: str) -> Any:
     return tf.random.stateless_normal(shape, key, dtype=dtype, alg="philox")
 
 
-compiled = tf.function
+compiled = functools.partial(tf.function, autograph=False)
 
 
 def gradient_function(loss: Callable, model: Any, variables: list) -> Callable:

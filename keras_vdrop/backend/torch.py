@@ -67,6 +67,7 @@ __all__ = [
     "state_after",
     "times",
     "times_rest",
+    "to_numpy",
     "total",
     "unless_above",
     "value_of",
@@ -239,6 +240,20 @@ def _plus_product(x: Any, factor: float, y: Any, z: Any) -> Any:
     if torch.is_grad_enabled():
         return factor * x + y @ z
     return x.addmm_(y, z, beta=factor)
+
+
+def to_numpy(tensors: Sequence) -> list:
+    tensors = [ops.convert_to_tensor(tensor).detach() for tensor in tensors]
+    kinds = {(tensor.dtype, tensor.device) for tensor in tensors}
+    if len(kinds) != 1 or tensors[0].device.type == "cpu":
+        return [ops.convert_to_numpy(tensor) for tensor in tensors]
+    # One copy, because the host waits for each.
+    sizes = [tensor.numel() for tensor in tensors]
+    joined = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu()
+    return [
+        ops.convert_to_numpy(part.reshape(tensor.shape))
+        for part, tensor in zip(joined.split(sizes), tensors, strict=True)
+    ]
 
 
 def gradient_function(loss: Callable, model: Any, variables: list) -> Callable:
