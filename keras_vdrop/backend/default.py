@@ -3,6 +3,7 @@
 The other backends take from here what they have no better form of.
 """
 
+import contextlib
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -176,6 +177,33 @@ def layout_like(variable: Any, path: str, select: Callable) -> Any | None:
     """
     del variable, path, select
     return None
+
+
+def data_shards() -> int:
+    """Over how many parts of the mesh of `keras.distribution` a batch is."""
+    return 1
+
+
+def outputs_here(model: Any) -> Any:
+    """Scope in which `model.predict` has the outputs of this process.
+
+    Elsewhere Keras fails where they are spread over several.
+    """
+    del model
+    return contextlib.nullcontext()
+
+
+def outside_scope(function: Callable) -> Any:
+    """`function()`, as it would be outside the scope of a strategy."""
+    return function()
+
+
+def whole_where_uneven() -> Any:
+    """Scope for new variables whose sizes the mesh need not divide.
+
+    They are whole on each device where it does not.
+    """
+    return contextlib.nullcontext()
 
 
 def is_recomputed(state: Any, following: Any) -> bool:

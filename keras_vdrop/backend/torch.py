@@ -18,12 +18,16 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from keras_vdrop.backend.default import FEW
 from keras_vdrop.backend.default import compiled
+from keras_vdrop.backend.default import data_shards
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import on_values
+from keras_vdrop.backend.default import outputs_here
+from keras_vdrop.backend.default import outside_scope
 from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
+from keras_vdrop.backend.default import whole_where_uneven
 from keras_vdrop.backend.torch_pointwise import Function
 from keras_vdrop.backend.torch_pointwise import at_least
 from keras_vdrop.backend.torch_pointwise import at_most
@@ -50,6 +54,7 @@ __all__ = [
     "at_least",
     "at_most",
     "compiled",
+    "data_shards",
     "draw_key",
     "fold_key",
     "fused_moments",
@@ -60,6 +65,8 @@ __all__ = [
     "map_examples",
     "normal",
     "on_values",
+    "outputs_here",
+    "outside_scope",
     "plus",
     "remember_limit",
     "softplus",
@@ -71,6 +78,7 @@ __all__ = [
     "total",
     "unless_above",
     "value_of",
+    "whole_where_uneven",
     "with_backward",
     "with_gradient",
     "without_outward",

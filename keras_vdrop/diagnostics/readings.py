@@ -195,13 +195,13 @@ def _share(condition: Any, dtype: Any) -> Any:
 def _counts(rates: Any, start: Any, length: Any, bins: int) -> Any:
     """As `numpy.histogram`, without an index of each rate.
 
-    To compare them with each edge needs no memory, and nothing of the devices
-    but sums.
+    To compare them with one edge after the other needs no memory, and nothing
+    of the devices but sums.
     """
-    above = [
-        ops.sum(ops.cast(rates >= start + length * (k / bins), "int32"))
-        for k in range(1, bins)
-    ]
-    every = ops.full((), math.prod(rates.shape), "int32")
-    above = ops.stack([every, *above, ops.zeros_like(every)])
+    edges = start + length * ops.arange(1, bins, dtype=rates.dtype) / bins
+    above = ops.map(
+        lambda edge: ops.sum(ops.cast(rates >= edge, "int32")), edges
+    )
+    every = ops.full((1,), math.prod(rates.shape), "int32")
+    above = ops.concatenate([every, above, ops.zeros_like(every)])
     return above[:-1] - above[1:]
