@@ -60,5 +60,5 @@ kv.summary(model, print_fn=print if number == 0 else lambda line: None)
 # `model.predict` fails: an array that spans processes has no value here.
 found = kv.predict(model, own_x[:50], from_logits=True, verbose=0)
 print(number, found.mean.shape, found.mutual_information.mean())
-if number == 0:
-    model.save("processes.keras")
+# Keras makes variables to save a model, so this waits for the others too.
+model.save(f"processes_{number}.keras")

@@ -62,4 +62,5 @@ if rank == 0:
     found = kv.predict(model, x[:77], from_logits=True, verbose=0)
     print("mutual information", found.mutual_information.mean())
     model.save("ddp.keras")
+torch.distributed.barrier()  # The others wait for rank 0.
 torch.distributed.destroy_process_group()

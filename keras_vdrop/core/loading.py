@@ -16,7 +16,10 @@ _refused: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 def save_noise(weight: Any, store: Any) -> None:
     """Writes the weights of a `RandomWeight`."""
     for variable in weight.weights:
-        (value,) = backend.to_numpy([_in_file(weight, variable)])
+        (value,) = backend.to_numpy([variable])
+        if variable is weight.variable:
+            # Of the array: of the variable each process would have to.
+            (value,) = backend.to_numpy([weight.posterior.read(value)])
         store[variable.name] = value
 
 
