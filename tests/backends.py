@@ -65,7 +65,7 @@ def free_address():
     """An address of this machine for processes to meet at."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
-        return "127.0.0.1:{}".format(found.getsockname()[1])
+        return f"127.0.0.1:{found.getsockname()[1]}"
 
 
 def gradients(loss, layer, inputs):

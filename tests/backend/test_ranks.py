@@ -1,7 +1,6 @@
 """Ranks of torch's `DistributedDataParallel`, with gloo."""
 
 import keras
-import numpy as np
 import pytest
 from backends import run_processes
 
