@@ -223,7 +223,6 @@ def compiled(function: Callable) -> Callable:
     return call
 
 
-
 def outside_scope(function: Callable) -> Any:
     if not tf.distribute.has_strategy():
         return function()

@@ -86,6 +86,8 @@ np.savez(sys.argv[1] + "/one.npz", **found)
 """
 
 BOTH = """
+from jax.experimental import multihost_utils
+
 number, address, folder = int(sys.argv[1]), *sys.argv[2:]
 keras.distribution.initialize(address, 2, number)
 distribution = keras.distribution
@@ -142,13 +144,26 @@ model = check(x, y, slice(None))
 assert not model.layers[0].kernel.value.is_fully_replicated
 noise = model.layers[0].kernel_noise.variable
 assert not noise.value.is_fully_replicated
+
+# A file of a model whose arrays span processes, as in the docs.
+values = multihost_utils.process_allgather(
+    [v.value for v in model.weights], tiled=True
+)
+distribution.set_distribution(None)
+whole = make()
+for variable, value in zip(whole.weights, values, strict=True):
+    variable.assign(value)
+if number == 0:
+    whole.save(f"{folder}/whole.keras")
 print("done")
 """
 
 RESUMED = """
-model = keras.saving.load_model(sys.argv[1] + "/0.keras")
 expected = np.load(sys.argv[1] + "/one.npz")["next"]
-np.testing.assert_allclose(fit(model, x, y, 1)["loss"], expected, rtol=1e-6)
+for name in "0", "whole":
+    model = keras.saving.load_model(f"{sys.argv[1]}/{name}.keras")
+    found = fit(model, x, y, 1)["loss"]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 """
 
 

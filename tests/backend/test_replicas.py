@@ -67,6 +67,32 @@ np.testing.assert_allclose(fit(model), expected, rtol=1e-6)
 for one, other in zip(alone.get_weights(), model.get_weights()):
     np.testing.assert_allclose(other, one, atol=1e-7, rtol=1e-6)
 
+# A loop of one's own, as in the docs.
+with strategy.scope():
+    looped = make(**SILENT)
+    loss_fn = keras.losses.MeanSquaredError()
+
+
+def one_step(x, y):
+    with tf.GradientTape() as tape:
+        outputs = looped(x, training=True)
+        loss = loss_fn(y, outputs)
+        loss += sum(looped.losses) / strategy.num_replicas_in_sync
+    variables = looped.trainable_variables
+    looped.optimizer.apply(tape.gradient(loss, variables), variables)
+
+
+@tf.function
+def step(batch):
+    strategy.run(one_step, args=batch)
+
+
+data = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+for batch in strategy.experimental_distribute_dataset(data):
+    step(batch)
+for one, other in zip(alone.get_weights(), looped.get_weights()):
+    np.testing.assert_allclose(other, one, atol=1e-7, rtol=1e-6)
+
 # One device goes on with a file.
 model.save(sys.argv[1])
 expected = fit(alone)
