@@ -26,6 +26,7 @@ Every file defines the same names:
 - `on_values`: a function of the values of a tensor with ragged rows;
 - `to_numpy`: arrays of tensors, wherever these are;
 - `compiled`: a function of tensors, compiled;
+- `uncompiled`: keeps what draws noise from a compiler;
 - `gradient_function`: a compiled gradient of the loss of a model.
 """
 
@@ -84,5 +85,6 @@ fold_key = _chosen.fold_key
 split_key = _chosen.split_key
 normal = _chosen.normal
 to_numpy = _chosen.to_numpy
+uncompiled = _chosen.uncompiled
 compiled = _chosen.compiled
 gradient_function = _chosen.gradient_function

@@ -262,6 +262,13 @@ def to_numpy(tensors: Sequence) -> list:
     return [ops.convert_to_numpy(tensor) for tensor in tensors]
 
 
+def uncompiled(function: Callable) -> Callable:
+    """Decorator: keeps a function that draws noise from a compiler that cannot
+    take it.
+    """
+    return function
+
+
 def compiled(function: Callable) -> Callable:
     """A function of structures of tensors, compiled if the backend does."""
     return function

@@ -29,9 +29,11 @@ from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import whole_where_uneven
 from keras_vdrop.backend.torch_pointwise import Function
+from keras_vdrop.backend.torch_pointwise import apply
 from keras_vdrop.backend.torch_pointwise import at_least
 from keras_vdrop.backend.torch_pointwise import at_most
 from keras_vdrop.backend.torch_pointwise import hard_limit
+from keras_vdrop.backend.torch_pointwise import in_place
 from keras_vdrop.backend.torch_pointwise import plus
 from keras_vdrop.backend.torch_pointwise import times
 from keras_vdrop.backend.torch_pointwise import times_rest
@@ -46,6 +48,7 @@ from keras_vdrop.backend.torch_random import is_recomputed
 from keras_vdrop.backend.torch_random import normal
 from keras_vdrop.backend.torch_random import split_key
 from keras_vdrop.backend.torch_random import state_after
+from keras_vdrop.backend.torch_random import uncompiled
 
 __all__ = [
     "FUSES",
@@ -76,6 +79,7 @@ __all__ = [
     "times_rest",
     "to_numpy",
     "total",
+    "uncompiled",
     "unless_above",
     "value_of",
     "whole_where_uneven",
@@ -161,7 +165,15 @@ def fused_moments(
     squares = squares.reshape(-1, features)
 
     def product(limit: float | None) -> tuple:
-        return _MatmulMoments.apply(inputs, squares, kernel, log_alpha, limit)
+        return apply(
+            _MatmulMoments,
+            _ForwardMode,
+            inputs,
+            squares,
+            kernel,
+            log_alpha,
+            limit,
+        )
 
     if log_alpha is None or limit is None:
         mean, variance, _ = product(None)
@@ -197,7 +209,7 @@ class _MatmulMoments(Function):
         scaled = torch.exp(log_alpha)
         if limit is not None:
             scaled.clamp_(max=math.exp(limit))
-        scaled.mul_(kernel)
+        scaled = times(scaled, kernel)
         return mean, squares @ (scaled * kernel), scaled
 
     @staticmethod
@@ -243,11 +255,36 @@ class _MatmulMoments(Function):
         return by_inputs, by_squares, by_kernel, by_log_alpha, None
 
 
+class _ForwardMode(_MatmulMoments):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        _MatmulMoments.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*ctx.to_save)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple:
+        inputs, squares, kernel, log_alpha, scaled = ctx.saved_tensors
+        by_inputs, by_squares, by_kernel, by_log_alpha, _ = tangents
+        mean = variance = 0.0
+        # The same as in `backward`.
+        scaled = kernel if log_alpha is None else scaled
+        if by_inputs is not None:
+            mean = mean + by_inputs @ kernel
+        if by_kernel is not None:
+            mean = mean + inputs @ by_kernel
+            variance = variance + squares @ (2.0 * scaled * by_kernel)
+        if by_squares is not None:
+            variance = variance + by_squares @ (scaled * kernel)
+        if by_log_alpha is not None:
+            variance = variance + squares @ (scaled * kernel * by_log_alpha)
+        return mean, variance, None
+
+
 def _plus_product(x: Any, factor: float, y: Any, z: Any) -> Any:
     """`factor * x + y @ z`, in the memory of `x` unless differentiated."""
-    if torch.is_grad_enabled():
-        return factor * x + y @ z
-    return x.addmm_(y, z, beta=factor)
+    if in_place():
+        return x.addmm_(y, z, beta=factor)
+    return factor * x + y @ z
 
 
 def to_numpy(tensors: Sequence) -> list:
