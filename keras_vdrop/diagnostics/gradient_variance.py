@@ -144,8 +144,8 @@ class _Plan(NamedTuple):
 
 def _measured(
     model: keras.Model,
-    data: tuple,
-    layers: list,
+    data: tuple[Any, Any],
+    layers: list[Any],
     estimators: list[str],
     plan: _Plan,
     verbose: int,

@@ -27,7 +27,7 @@ from keras_vdrop.core.random_weight import RandomWeight
 STILL = 0.05
 # The functions of each model by what they depend on. One for each kind of
 # layer: one for all layers would take ten seconds to compile for a hundred.
-_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 class Histogram(NamedTuple):
@@ -77,11 +77,14 @@ def read(
     Where arrays are spread over processes, all of them have to call this.
     """
 
-    def measure(weight: RandomWeight) -> list:
+    def measure(weight: RandomWeight) -> list[Any]:
         return _measure(weight, threshold, histogram)
 
     found = _read(model, weights, measure, (threshold, histogram))
-    return [Reading(*numbers.tolist(), counts) for numbers, counts in found]
+    return [
+        Reading._make([*map(float, numbers), counts])
+        for numbers, counts in found
+    ]
 
 
 def read_kl(model: keras.Layer, weights: Iterable[RandomWeight]) -> list[float]:
@@ -93,9 +96,9 @@ def read_kl(model: keras.Layer, weights: Iterable[RandomWeight]) -> list[float]:
 def _read(
     model: keras.Layer,
     weights: Iterable[RandomWeight],
-    measure: Callable,
+    measure: Callable[[RandomWeight], list[Any]],
     key: Hashable,
-) -> list[list]:
+) -> list[list[Any]]:
     """What `measure` finds for each weight, a list of tensors, as arrays."""
     functions = _functions.setdefault(model, {})
     measured = []
@@ -115,11 +118,14 @@ def _value(variable: Any) -> Any:
 
 
 def _function(
-    functions: dict, weight: RandomWeight, measure: Callable, key: Hashable
-) -> Callable:
+    functions: dict[Any, Callable[..., Any]],
+    weight: RandomWeight,
+    measure: Callable[[RandomWeight], list[Any]],
+    key: Hashable,
+) -> Callable[..., Any]:
     """`measure` as a function of the values of the variables of a weight."""
 
-    def measure_values(values: list) -> list:
+    def measure_values(values: list[Any]) -> list[Any]:
         mapping = [
             (variable, value)
             for variable, value in zip(_variables(weight), values, strict=True)
@@ -159,7 +165,7 @@ def _function(
 
 def _measure(
     weight: RandomWeight, threshold: float, histogram: Histogram | None
-) -> list:
+) -> list[Any]:
     log_alpha = weight.log_alpha()
     rates = ops.sigmoid(log_alpha)
     least, greatest = ops.min(rates), ops.max(rates)

@@ -69,10 +69,10 @@ def report(
             full = f"{name}/{variable}" if len(weights) > 1 else name
             found.append(NoiseReport(layer, weight, full))
     built = [x for x in found if x.weight is not None and x.weight.built]
-    weights = [x.weight for x in built if x.weight is not None]
-    read = readings.read(model, weights, threshold, histogram)
-    for one, weight, reading in zip(built, weights, read, strict=True):
-        _fill(one, weight, reading)
+    of = [x.weight for x in built if x.weight is not None]
+    read = readings.read(model, of, threshold, histogram)
+    for one, its_weight, reading in zip(built, of, read, strict=True):
+        _fill(one, its_weight, reading)
     return found
 
 
