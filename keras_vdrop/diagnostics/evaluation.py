@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vdrop import backend
 from keras_vdrop.core import validation
 from keras_vdrop.diagnostics import metrics
 from keras_vdrop.models.parts import batches_of
@@ -117,7 +118,12 @@ def evaluate(
             "`keras_vdrop.metrics` for each output.",
         )
     labels, weights = _joined(targets, len(found.mean))
-    scores = {"loss": _loss(loss, labels, found.mean, weights, from_logits)}
+    # In the scope of a strategy Keras divides a loss by the replicas (3.15,
+    # losses/loss.py).
+    value = backend.outside_scope(
+        lambda: _loss(loss, labels, found.mean, weights, from_logits)
+    )
+    scores = {"loss": value}
     if from_logits is None:
         return {**scores, "std": float(np.mean(found.std))}
     for metric in (

@@ -134,7 +134,8 @@ class Sampler:
         weights = self.random_weights()
         on_weights = all(w.mean_variable is not None for w in weights)
         if self.mode == "weights" and on_weights:
-            yield
+            with backend.outputs_here(self.model):
+                yield
             return
         model = self.model
         key = _fingerprint(model, self.mode)
@@ -142,7 +143,8 @@ class Sampler:
         model.predict_function = _functions.pop(key, None)
         try:
             with sampling.scope(self.mode):
-                yield
+                with backend.outputs_here(model):
+                    yield
             _remember(key, model.predict_function)
         finally:
             model.predict_function = plain
