@@ -10,6 +10,8 @@ import pytest
 from backends import environment_of
 from backends import free_address
 
+import keras_vdrop
+
 ROOT = pathlib.Path(__file__).parent.parent
 PROGRAMS = ROOT / "examples" / "distributed"
 DEVICES = "--xla_force_host_platform_device_count={}"
@@ -49,6 +51,7 @@ def check(printed, folder, name, losses=1):
     assert len(found) == losses and 0 < min(found) <= max(found) < 2
     assert "Code length" in printed
     loaded = keras.saving.load_model(folder / f"{name}.keras")
+    assert len(keras_vdrop.variational_layers(loaded)) == 2
     assert loaded.predict(keras.ops.ones((2, 16)), verbose=0).shape == (2, 2)
 
 

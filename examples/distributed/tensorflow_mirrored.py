@@ -49,6 +49,6 @@ history = model.fit(
 print(len(devices), "devices, loss", history.history["loss"][-1])
 kv.summary(model)
 
-found = kv.predict(model, x[:77], from_logits=True, verbose=0)
+found = kv.predict(model, x[:77], 8, from_logits=True, verbose=0)
 print("mutual information", found.mutual_information.mean())
 model.save("mirrored.keras")  # Loads with any strategy, or none.
