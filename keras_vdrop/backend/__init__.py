@@ -22,6 +22,7 @@ Every file defines the same names:
   of a state, and the numbers of a key;
 - `state_after`, `assign_state`: the state of a generator after a draw;
 - `on_values`: a function of the values of a tensor with ragged rows;
+- `random_state`: a scope in which random numbers without a seed have one;
 - `compiled`: a function of tensors, compiled;
 - `gradient_function`: a compiled gradient of the loss of a model.
 """
@@ -76,5 +77,6 @@ draw_key = _chosen.draw_key
 fold_key = _chosen.fold_key
 split_key = _chosen.split_key
 normal = _chosen.normal
+random_state = _chosen.random_state
 compiled = _chosen.compiled
 gradient_function = _chosen.gradient_function

@@ -3,6 +3,7 @@
 The other backends take from here what they have no better form of.
 """
 
+import contextlib
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -227,6 +228,15 @@ def split_key(key: Any, count: Any) -> Any:
 def normal(key: Any, shape: Any, dtype: str) -> Any:
     """Standard normal numbers, the same for the same key."""
     return keras.random.normal(shape, dtype=dtype, seed=int(key[0] ^ key[1]))
+
+
+def random_state(seed: int) -> Any:
+    """A scope in which random numbers without a seed follow from this one.
+
+    Those of Keras have a seed of their own, unless a backend says otherwise.
+    """
+    del seed
+    return contextlib.nullcontext()
 
 
 def compiled(function: Callable) -> Callable:

@@ -14,6 +14,7 @@ from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import hard_limit
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import plus
+from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
@@ -44,6 +45,7 @@ __all__ = [
     "normal",
     "on_values",
     "plus",
+    "random_state",
     "remember_limit",
     "softplus",
     "split_key",

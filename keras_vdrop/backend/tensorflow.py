@@ -15,6 +15,7 @@ from keras_vdrop.backend.default import is_recomputed
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import plus
+from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
 from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import state_after
@@ -42,6 +43,7 @@ __all__ = [
     "normal",
     "on_values",
     "plus",
+    "random_state",
     "remember_limit",
     "softplus",
     "split_key",

@@ -40,6 +40,7 @@ from keras_vdrop.backend.torch_random import draw_key
 from keras_vdrop.backend.torch_random import fold_key
 from keras_vdrop.backend.torch_random import is_recomputed
 from keras_vdrop.backend.torch_random import normal
+from keras_vdrop.backend.torch_random import random_state
 from keras_vdrop.backend.torch_random import split_key
 from keras_vdrop.backend.torch_random import state_after
 
@@ -61,6 +62,7 @@ __all__ = [
     "normal",
     "on_values",
     "plus",
+    "random_state",
     "remember_limit",
     "softplus",
     "split_key",
