@@ -314,9 +314,9 @@ def parse_arguments():
         "--angles",
         nargs="+",
         type=int,
-        default=[0, 15, 30, 45, 60, 75, 90, 120, 150, 180],
+        default=[0, 15, 30, 45, 60, 90, 180],
     )
-    option("--rotated", type=int, default=2000, help="how many test images")
+    option("--rotated", type=int, default=1000, help="how many test images")
     option("--out", default="uncertainty.csv")
     option("--report", action="store_true", help="train nothing")
     return parser.parse_args()

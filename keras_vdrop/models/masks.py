@@ -31,10 +31,10 @@ class Masks:
         if not self.makes_masks or all(x.ndim < 3 for x in outputs):
             return
         for batch in part.batches:
-            found = self.model(
-                keras.tree.map_structure(ops.convert_to_tensor, batch),
-                training=False,
-            )
+            inputs = keras.tree.map_structure(ops.convert_to_tensor, batch)
+            # The states of recurrent layers stay as they are.
+            with keras.StatelessScope():
+                found = self.model(inputs, training=False)
             self.parts.append([mask_of(x) for x in keras.tree.flatten(found)])
 
     def joined(self) -> list[Any] | None:
