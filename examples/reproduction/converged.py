@@ -191,7 +191,7 @@ def train_anew(training, test, settings, choice, options):
 
 
 def title_of(settings):
-    told = ("method", "size", "initial_rates", "granularity")
+    told = ("method", "size", "initial_rates", "granularity", "rate_speed")
     return joined(settings[name] for name in told if settings[name])
 
 

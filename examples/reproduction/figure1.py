@@ -91,6 +91,12 @@ def parse_arguments():
     option("--kl", default="polynomial", help="divergence of learned rates")
     option("--kl-downscale", type=float, default=1.0, help="divides it further")
     option(
+        "--rate-speed",
+        type=float,
+        default=1.0,
+        help="how fast rates are learned; 1 is the paper's",
+    )
+    option(
         "--backend",
         choices=("jax", "tensorflow", "torch"),
         default=os.environ.get("KERAS_BACKEND", "jax"),
@@ -143,6 +149,7 @@ def settings_of(method, size, seed, options):
         "granularity": options.granularity if adaptive else "",
         "kl": options.kl if adaptive else "",
         "kl_downscale": options.kl_downscale if adaptive else "",
+        "rate_speed": options.rate_speed if adaptive else "",
     }
 
 
@@ -153,7 +160,8 @@ def build(settings, shape, num_examples=None):
 
     noise, rates = None, RATES
     if settings["granularity"]:
-        noise = {name: settings[name] for name in ("granularity", "kl")}
+        names = ("granularity", "kl", "rate_speed")
+        noise = {name: settings[name] for name in names}
     if settings["initial_rates"]:
         rates = [float(rate) for rate in settings["initial_rates"].split()]
     size = settings["size"]

@@ -22,7 +22,7 @@ PAPER_MNIST = {
     "variational_b": (1.58, 1.37, 1.29, 1.22, 1.16, 1.21),
 }
 USUAL = {"initial_rates": "0.2 0.5", "granularity": "layer"}
-USUAL |= {"kl": "polynomial", "kl_downscale": "1.0"}
+USUAL |= {"kl": "polynomial", "kl_downscale": "1.0", "rate_speed": "1.0"}
 # The claims of the paper: the first method is said to be no worse.
 CLAIMS = (
     ("variational A", "Gaussian A"),
@@ -46,6 +46,8 @@ def variant_of(row):
         name += f", {row['kl']} KL"
     if row["kl_downscale"] not in ("", USUAL["kl_downscale"]):
         name += f", KL / {row['kl_downscale']}"
+    if row["rate_speed"] not in ("", USUAL["rate_speed"]):
+        name += f", speed {float(row['rate_speed']):g}"
     return name
 
 

@@ -28,6 +28,7 @@ from keras_vdrop.backend.torch_pointwise import Function
 from keras_vdrop.backend.torch_pointwise import at_least
 from keras_vdrop.backend.torch_pointwise import at_most
 from keras_vdrop.backend.torch_pointwise import hard_limit
+from keras_vdrop.backend.torch_pointwise import in_place
 from keras_vdrop.backend.torch_pointwise import plus
 from keras_vdrop.backend.torch_pointwise import times
 from keras_vdrop.backend.torch_pointwise import times_rest
@@ -190,7 +191,7 @@ class _MatmulMoments(Function):
         scaled = torch.exp(log_alpha)
         if limit is not None:
             scaled.clamp_(max=math.exp(limit))
-        scaled.mul_(kernel)
+        scaled = times(scaled, kernel)
         return mean, squares @ (scaled * kernel), scaled
 
     @staticmethod
@@ -200,6 +201,25 @@ class _MatmulMoments(Function):
             ctx.mark_non_differentiable(scaled)
         *tensors, ctx.limit = inputs
         ctx.save_for_backward(*tensors, scaled)
+        ctx.save_for_forward(*tensors, scaled)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple:
+        inputs, squares, kernel, log_alpha, scaled = ctx.saved_tensors
+        by_inputs, by_squares, by_kernel, by_log_alpha, _ = tangents
+        mean = variance = 0.0
+        # The same as in `backward`.
+        scaled = kernel if log_alpha is None else scaled
+        if by_inputs is not None:
+            mean = mean + by_inputs @ kernel
+        if by_kernel is not None:
+            mean = mean + inputs @ by_kernel
+            variance = variance + squares @ (2.0 * scaled * by_kernel)
+        if by_squares is not None:
+            variance = variance + by_squares @ (scaled * kernel)
+        if by_log_alpha is not None:
+            variance = variance + squares @ (scaled * kernel * by_log_alpha)
+        return mean, variance, None
 
     @staticmethod
     def backward(ctx: Any, by_mean: Any, by_variance: Any, _: Any) -> tuple:
@@ -238,9 +258,9 @@ class _MatmulMoments(Function):
 
 def _plus_product(x: Any, factor: float, y: Any, z: Any) -> Any:
     """`factor * x + y @ z`, in the memory of `x` unless differentiated."""
-    if torch.is_grad_enabled():
-        return factor * x + y @ z
-    return x.addmm_(y, z, beta=factor)
+    if in_place():
+        return x.addmm_(y, z, beta=factor)
+    return factor * x + y @ z
 
 
 def gradient_function(loss: Callable, model: Any, variables: list) -> Callable:

@@ -1,5 +1,6 @@
 """Pointwise operations on torch; `default.py` documents the names."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,23 +24,42 @@ class Function(torch.autograd.Function):
 
 def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
     def decorate(function: Callable) -> Callable:
-        class Pointwise(Function):
-            @staticmethod
-            def forward(numbers: dict, *arguments: Any) -> Any:
-                return function(*arguments, **numbers)
+        # `vmap` of a tangent knows no other arguments than tensors.
+        @functools.cache
+        def with_numbers(**numbers: float) -> type[Function]:
+            class Pointwise(Function):
+                @staticmethod
+                def forward(*arguments: Any) -> Any:
+                    return function(*arguments, **numbers)
 
-            @staticmethod
-            def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-                ctx.numbers = inputs[0]
-                ctx.save_for_backward(*inputs[1 + kept_from :])
+                @staticmethod
+                def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+                    ctx.save_for_backward(*inputs[kept_from:])
+                    ctx.save_for_forward(*inputs[kept_from:])
 
-            @staticmethod
-            def backward(ctx: Any, upstream: Any) -> tuple:
-                found = gradient(upstream, *ctx.saved_tensors, **ctx.numbers)
-                return None, *found
+                @staticmethod
+                def jvp(ctx: Any, *tangents: Any) -> Any:
+                    # The derivative of a pointwise function is what it makes
+                    # of an upstream gradient of 1.
+                    one = next(x for x in tangents if x is not None)
+                    one = torch.ones_like(one)
+                    slopes = gradient(one, *ctx.saved_tensors, **numbers)
+                    pairs = zip(slopes, tangents, strict=True)
+                    products = [
+                        slope * tangent
+                        for slope, tangent in pairs
+                        if slope is not None and tangent is not None
+                    ]
+                    return sum(products) if products else 0 * one
 
-        return lambda *arguments, **numbers: Pointwise.apply(
-            numbers, *arguments
+                @staticmethod
+                def backward(ctx: Any, upstream: Any) -> tuple:
+                    return gradient(upstream, *ctx.saved_tensors, **numbers)
+
+            return Pointwise
+
+        return lambda *arguments, **numbers: with_numbers(**numbers).apply(
+            *arguments
         )
 
     return decorate
@@ -48,21 +68,25 @@ def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
 with_backward = with_gradient
 
 
+def in_place() -> bool:
+    """Whether no derivative and no `vmap` needs the memory of arguments."""
+    transformed = torch._C._are_functorch_transforms_active()
+    return not torch.is_grad_enabled() and not transformed
+
+
 def times(x: Any, y: Any) -> Any:
-    return x * y if torch.is_grad_enabled() else x.mul_(y)
+    return x.mul_(y) if in_place() else x * y
 
 
 def times_rest(x: Any, y: Any) -> Any:
-    if torch.is_grad_enabled():
-        return x - x * y
-    return x.addcmul_(x, y, value=-1)
+    return x.addcmul_(x, y, value=-1) if in_place() else x - x * y
 
 
 def plus(x: Any, y: Any, factor: float | None = None) -> Any:
     factor = 1 if factor is None else factor
-    if torch.is_grad_enabled():
-        return torch.add(x, y, alpha=factor)
-    return x.add_(y, alpha=factor)
+    if in_place():
+        return x.add_(y, alpha=factor)
+    return torch.add(x, y, alpha=factor)
 
 
 def at_least(x: Any, limit: float) -> Any:
@@ -79,10 +103,12 @@ def hard_limit(x: Any, limit: float) -> Any:
 
 
 def without_outward(gradient: Any, x: Any, limit: Any) -> Any:
-    return zero_where((x > limit).logical_and_(gradient < 0), gradient)
+    above, below = x > limit, gradient < 0
+    outward = above.logical_and_(below) if in_place() else above & below
+    return zero_where(outward, gradient)
 
 
 def zero_where(condition: Any, x: Any) -> Any:
-    if torch.is_grad_enabled():
-        return x.masked_fill(condition, 0)
-    return x.masked_fill_(condition, 0)
+    if in_place():
+        return x.masked_fill_(condition, 0)
+    return x.masked_fill(condition, 0)
