@@ -25,6 +25,7 @@ from shared.results import Results
 from shared.results import joined
 from shared.results import spread
 from shared.results import versions
+from shared.training import steps_per_execution
 
 STRATEGIES = ("random", "mutual information")
 BATCH_SIZE = 50
@@ -51,7 +52,7 @@ class Learner:
         self.model.compile(
             "adam",
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            steps_per_execution=min(50, options.steps),
+            steps_per_execution=steps_per_execution(min(50, options.steps)),
         )
         self.model.optimizer.build(self.model.trainable_variables)
         self.options = options

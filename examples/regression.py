@@ -29,6 +29,7 @@ from shared.results import Results
 from shared.results import joined
 from shared.results import spread
 from shared.results import versions
+from shared.training import steps_per_execution
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 # What is tried on validation rows.
@@ -124,7 +125,9 @@ def fit(method, choice, train, options, seed, members=1):
         model.compile(
             keras.optimizers.Adam(rate),
             keras_vdrop.losses.GaussianNegativeLogLikelihood(),
-            steps_per_execution=-(-len(x) // options.batch_size),
+            steps_per_execution=steps_per_execution(
+                -(-len(x) // options.batch_size)
+            ),
         )
         model.fit(
             x,

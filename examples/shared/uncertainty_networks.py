@@ -11,10 +11,9 @@ import keras
 import keras_vdrop
 from shared.training import EpochLine
 from shared.training import steps_of
+from shared.training import steps_per_execution
 
 BATCH_SIZE = 128
-# Steps of one call. It saves time on JAX, and elsewhere does no harm.
-STEPS_PER_EXECUTION = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +158,7 @@ def trained(network, choice, train, seed, epochs, widths, folder):
     model.compile(
         keras.optimizers.Adam(rate),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        steps_per_execution=STEPS_PER_EXECUTION,
+        steps_per_execution=steps_per_execution(50),
     )
     what = [network, choice, number, seed, epochs, widths]
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
