@@ -40,6 +40,14 @@ from shared.uncertainty_networks import METHODS
 from shared.uncertainty_networks import trained
 
 SCORES = ("error", "nll", "brier", "ece", "auroc_mi", "auroc")
+# What the pictures of calibration and of refusal show.
+SHOWN = (
+    "plain",
+    "MC dropout",
+    "ensemble of 5",
+    "correlated",
+    "dropout + normal prior",
+)
 # Of the seeds of an ensemble's networks.
 BETWEEN_SEEDS = 1000
 
@@ -225,10 +233,11 @@ def draw_reliability(plot, path, labels, rows_of, options):
             [np.load(kept(name, row["seed"], options)) for row in rows]
         )
         for name, rows in rows_of.items()
-        if all(os.path.exists(kept(name, x["seed"], options)) for x in rows)
+        if name in SHOWN
+        and all(os.path.exists(kept(name, x["seed"], options)) for x in rows)
     }
     if len({len(x) for x in shown.values()}) != 1:
-        print(f"No {path}: the methods have different numbers of seeds.")
+        print(f"No {path}: it needs the same seeds of each method.")
         return
     times = len(next(iter(shown.values()))) // len(labels)
     plotting.save(plot(np.tile(labels, times), shown), path)
@@ -263,6 +272,7 @@ def report(results, labels, options):
     print(f"| | {' | '.join(SCORES)} | seeds | training, s | prediction, s |")
     for name in options.methods:
         rows = results.select(**settings_of(name, options))
+        rows = [row for row in rows if int(row["seed"]) in options.seeds]
         if not rows:
             continue
         rows_of[name] = rows

@@ -48,7 +48,7 @@ def plot_risk_coverage(
     >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4]])
     >>> figure = keras_vdrop.plot_risk_coverage(labels, {"model": p})
     >>> figure.axes[0].get_legend().get_texts()[0].get_text()
-    'model, area 0.146'
+    'model, area 0.119'
 
     Reference:
 
@@ -207,7 +207,7 @@ def _area(coverage: Any, risk: Any) -> float:
     kept, errors = np.append(0.0, coverage), np.append(0.0, coverage * risk)
     rate = np.diff(errors) / np.diff(kept)
     start = errors[:-1] - rate * kept[:-1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(kept[1:] / kept[:-1])
-    first = np.where(kept[:-1] > 0, start * logs, 0.0)
+    # The first is zero: all that is kept is equally sure.
+    logs = np.log(kept[2:] / kept[1:-1])
+    first = np.append(0.0, start[1:] * logs)
     return float(np.sum(first + rate * np.diff(kept)))
