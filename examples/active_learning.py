@@ -66,7 +66,7 @@ class Learner:
         self.model.set_weights(self.initial())
         for variable in self.model.optimizer.variables:
             if variable is not self.model.optimizer.learning_rate:
-                variable.assign(keras.ops.zeros_like(variable))
+                variable.assign(np.zeros(variable.shape))
         keras_vdrop.set_num_examples(self.model, len(x))
         # Whole epochs in random order, one after the other.
         number = self.options.steps * BATCH_SIZE

@@ -33,7 +33,7 @@ from shared.training import steps_per_execution
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 # What is tried on validation rows.
-DECAYS = ({"decay": 0.0}, {"decay": 1e-3}, {"decay": 1e-2})
+DECAYS = ({"decay": 1e-3}, {"decay": 1e-2}, {"decay": 1e-1})
 CANDIDATES = {
     "plain": DECAYS,
     "variational": (
@@ -46,7 +46,7 @@ CANDIDATES = {
         {"scale": 0.3},
         {"scale": 1.0},
     ),
-    "MC dropout": ({"rate": 0.05}, {"rate": 0.1}, {"rate": 0.2}),
+    "MC dropout": ({"rate": 0.1}, {"rate": 0.2}, {"rate": 0.4}),
     "ensemble of 5": DECAYS,
 }
 METHODS = tuple(CANDIDATES)
