@@ -36,6 +36,7 @@ CANDIDATES = {
     "independent layer": {"noise": "independent"},
     "independent output": {"noise": "independent", "granularity": "output"},
     "independent weight": {"noise": "independent", "granularity": "weight"},
+    "correlated layer, speed 8": {"noise": "correlated", "rate_speed": 8},
     "correlated layer, plain": {"noise": "correlated", "rate_speed": 1},
     "independent layer, plain": {"noise": "independent", "rate_speed": 1},
     "independent weight, plain": {

@@ -29,13 +29,13 @@ from shared.options import new_parser
 from shared.results import Results
 from shared.results import spread
 from shared.results import versions
-from shared.sparse import SETTINGS
 from shared.sparse import Stages
 from shared.sparse import build
 from shared.sparse import kernels
 from shared.sparse import load_split
 from shared.training import error_percent
 
+NETWORKS = ("lenet300", "lenet5", "digits", "cifar")
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
@@ -191,7 +191,7 @@ def report(options):
 def main():
     parser = new_parser(__doc__)
     add_data_dir(parser)
-    parser.add_argument("--network", choices=SETTINGS, default="lenet300")
+    parser.add_argument("--network", choices=NETWORKS, default="lenet300")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument(
         "--allowed",

@@ -1,17 +1,20 @@
 """Pruned networks, run: how small and how fast are they?
 
-    python examples/pruned_speed.py lenet --data-dir FOLDER
+    python examples/pruned_speed.py lenet5 --data-dir FOLDER
     python examples/pruned_speed.py mobilenet --data-dir FOLDER
 
 This program trains a network with sparse variational dropout (Molchanov,
 Ashukha, Vetrov 2017): LeNet-5-Caffe on MNIST, or a small MobileNetV2 on
-CIFAR-10. Then it makes the plain model and the pruned one, in which whole units
-are removed, and measures both: error, parameters, size of the file, time of a
-prediction. Errors are those of the last epoch. Nothing is chosen by the test
-set.
+CIFAR-10. Weights that are noise are removed, and what is left is trained on,
+with new noise. Then the program measures three plain models: the network
+before it had noise (`plain`), the sparse one with zeros in it (`zeros`), and
+the same without the units that are of no use (`pruned`): error, parameters,
+size of the file, time of a prediction. Errors are those of the last epoch.
+Nothing is chosen by the test set.
 
-Each finished run is appended to a CSV file. A second start skips the runs in
-that file.
+Each trained stage is a file in the folder `--state`, and the finished rows are
+appended to a CSV file. A second start goes on where the first stopped. On
+another backend it measures the same networks.
 """
 
 import os
@@ -25,103 +28,7 @@ from shared.timing import alternate
 from shared.timing import compare
 from shared.timing import limit_threads
 
-DATA = {"lenet": "mnist", "mobilenet": "cifar10"}
-SPARSE = {
-    "noise": "independent",
-    "rate": 0.05,
-    "granularity": "weight",
-    "parameterization": "additive",
-    "kl": "exact",
-    "max_alpha": None,
-}
-
-
-def lenet():
-    """LeNet-5-Caffe: 20 and 50 channels, 500 units, 431,080 parameters."""
-    import keras
-
-    import keras_vdrop as kv
-
-    return keras.Sequential(
-        [
-            keras.Input((28, 28, 1)),
-            kv.VariationalConv2D(20, 5, activation="relu", **SPARSE),
-            keras.layers.MaxPooling2D(),
-            kv.VariationalConv2D(50, 5, activation="relu", **SPARSE),
-            keras.layers.MaxPooling2D(),
-            keras.layers.Flatten(),
-            kv.VariationalDense(500, activation="relu", **SPARSE),
-            kv.VariationalDense(10, **SPARSE),
-        ]
-    )
-
-
-def mobilenet():
-    """Inverted residual blocks, as in MobileNetV2, for small images."""
-    import keras
-
-    import keras_vdrop as kv
-
-    def normalized(y, activation=True):
-        y = keras.layers.BatchNormalization(momentum=0.9)(y)
-        return keras.layers.ReLU(6.0)(y) if activation else y
-
-    def pointwise(y, filters):
-        return kv.VariationalConv2D(filters, 1, use_bias=False, **SPARSE)(y)
-
-    x = keras.Input((32, 32, 3))
-    y = keras.layers.Conv2D(16, 3, 2, "same", use_bias=False)(x)
-    y = normalized(y)
-    for filters, stride in ((24, 2), (24, 1), (48, 2), (48, 1), (48, 1)):
-        before = y
-        y = normalized(pointwise(y, 6 * y.shape[-1]))
-        y = keras.layers.DepthwiseConv2D(3, stride, "same", use_bias=False)(y)
-        y = pointwise(normalized(y), filters)
-        y = normalized(y, activation=False)
-        if stride == 1:
-            y = keras.layers.Add()([before, y])
-    y = normalized(pointwise(y, 256))
-    y = keras.layers.GlobalAveragePooling2D()(y)
-    return keras.Model(x, kv.VariationalDense(10, **SPARSE)(y))
-
-
-def load(network, options):
-    from shared.data import load
-
-    train, test = load(DATA[network], options.data_dir)
-    if network == "lenet":
-        train, test = ((x.reshape(-1, 28, 28, 1), y) for x, y in (train, test))
-    return tuple(x[: options.images] for x in train), test
-
-
-def trained(network, train, seed, options):
-    import keras
-
-    import keras_vdrop as kv
-    from shared.training import EpochLine
-    from shared.training import steps_of
-
-    keras.utils.set_random_seed(seed)
-    model = {"lenet": lenet, "mobilenet": mobilenet}[network]()
-    kv.set_num_examples(model, len(train[0]))
-    steps = steps_of(options.epochs, len(train[0]), options.batch_size)
-    rate = keras.optimizers.schedules.PolynomialDecay(0.002, steps, 0.0)
-    model.compile(
-        keras.optimizers.Adam(rate),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
-    callbacks = [
-        kv.callbacks.KLWarmup(max(1, options.epochs // 3)),
-        EpochLine(f"{network}, seed {seed}"),
-    ]
-    model.fit(
-        *train,
-        epochs=options.epochs,
-        batch_size=options.batch_size,
-        callbacks=callbacks,
-        verbose=0,
-    )
-    return model
+NETWORKS = ("lenet5", "mobilenet")
 
 
 def file_size(model):
@@ -129,6 +36,16 @@ def file_size(model):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
         model.save(path)
+        return os.path.getsize(path)
+
+
+def packed_size(model):
+    """Returns the bytes of a compressed file, without loss."""
+    import keras_vdrop as kv
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.kvz")
+        kv.save_compressed(model, path)
         return os.path.getsize(path)
 
 
@@ -146,38 +63,49 @@ def run(network, seed, options):
     import numpy as np
 
     import keras_vdrop as kv
+    from shared.sparse import Stages
+    from shared.sparse import load_split
     from shared.training import error_percent
 
     settings = {
         "network": network,
         "seed": seed,
-        "epochs": options.epochs,
-        "images": options.images,
+        "epochs": options.epochs or "all",
+        "last_epochs": options.last_epochs or "all",
+        "backend": versions()["backend"],
     }
     results = Results(options.out)
     if results.select(**settings):
         return
-    train, test = load(network, options)
-    model = trained(network, train, seed, options)
-    some = train[0][:1000] if network == "mobilenet" else None
-    models = {
-        "plain": kv.to_deterministic(model, batch_normalization_data=some),
-        "pruned": kv.to_deterministic(
-            model, prune=3.0, batch_normalization_data=some
-        ),
-    }
+    train, held_out, test = load_split(network, options.data_dir)
+    stages = Stages(
+        network, seed, (train, held_out), options.state, options.epochs
+    )
+    if options.last_epochs:
+        stages.settings.pruned_epochs = options.last_epochs
+    trained = stages.model("pruned")
+    threshold = stages.settings.threshold
+    kv.prune(trained, threshold)
+    if network == "mobilenet":
+        kv.update_batch_normalization(trained, train[0][:1000])
+    zeros = kv.to_deterministic(trained)
+    pruned = kv.to_deterministic(trained, prune=threshold)
+    models = {"plain": stages.model("plain"), "zeros": zeros, "pruned": pruned}
     single = times(models, test, 1, options.rounds)
     batch = times(models, test, 256, options.rounds)
-    for name, small in models.items():
-        weights = small.get_weights()
+    for name, model in models.items():
+        weights = model.get_weights()
         results.append(
             {
                 **settings,
                 "model": name,
-                "error": f"{error_percent(small, test):.2f}",
-                "parameters": small.count_params(),
+                "images": len(train[0]),
+                "validation_error": f"{error_percent(model, held_out):.2f}",
+                "error": f"{error_percent(model, test):.2f}",
+                "parameters": model.count_params(),
                 "other_than_zero": sum(np.count_nonzero(w) for w in weights),
-                "file_bytes": file_size(small),
+                "file_bytes": file_size(model),
+                "packed_bytes": packed_size(model),
                 "single_ms": single[name]["milliseconds"],
                 "single_ratio": single[name]["ratio"],
                 "batch_ms": batch[name]["milliseconds"],
@@ -192,11 +120,13 @@ def report(options):
     columns = {
         "network": "network",
         "seed": "seed",
+        "backend": "backend",
         "model": "model",
         "error": "test error, %",
         "parameters": "parameters",
         "other_than_zero": "not zero",
         "file_bytes": "file, bytes",
+        "packed_bytes": "packed, bytes",
         "single_ms": "1 image, ms",
         "batch_ms": "256 images, ms",
     }
@@ -208,14 +138,18 @@ def report(options):
 
 def main():
     parser = new_parser(__doc__)
-    parser.add_argument("network", choices=tuple(DATA))
+    parser.add_argument("network", choices=NETWORKS)
     add_data_dir(parser)
-    parser.add_argument("--images", type=int, default=50_000)
-    parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--epochs", type=int, help="of each stage, for a quick try"
+    )
+    parser.add_argument(
+        "--last-epochs", type=int, help="of the stage after the first cut"
+    )
+    parser.add_argument("--state", default="pruned_speed_state")
     parser.add_argument("--out", default="pruned_speed.csv")
     options = parser.parse_args()
     limit_threads(options.threads)

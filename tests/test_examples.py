@@ -124,15 +124,94 @@ def test_batch_normalization_and_its_resuming(run, random_data, tmp_path):
     assert (tmp_path / "batch_normalization.csv").read_text() == rows
 
 
-@pytest.mark.parametrize("network", ["lenet", "mobilenet"])
+@pytest.mark.parametrize("network", ["lenet5", "mobilenet"])
 def test_pruned_speed(network, run, random_data, monkeypatch, tmp_path):
     # That is for a process of its own.
     monkeypatch.setattr("shared.timing.limit_threads", lambda number: None)
-    options = [network, "--epochs", 1, "--images", 20, "--rounds", 2]
+    options = [network, "--epochs", 1, "--rounds", 2]
     out = run("pruned_speed.py", *options)
-    assert f"| {network} | 0 | pruned |" in out
-    plain, pruned = read_rows(tmp_path / "pruned_speed.csv")
-    assert int(pruned["parameters"]) <= int(plain["parameters"])
+    assert out.count(f"| {network} | 0 | ") == 3
+    rows = read_rows(tmp_path / "pruned_speed.csv")
+    plain, zeros, pruned = (int(row["parameters"]) for row in rows)
+    assert pruned <= zeros == plain
+    assert rows[1]["error"] == rows[2]["error"]
+    run("pruned_speed.py", *options)
+    assert read_rows(tmp_path / "pruned_speed.csv") == rows
+
+
+@pytest.mark.parametrize("task", ["transformer", "lstm", "rows"])
+def test_sequences_and_its_resuming(task, run, tmp_path):
+    if task != "rows":
+        pytest.importorskip("babel")
+    options = [task, "--epochs", 1, "--seeds", 0, "--limit", 12]
+    options += ["--samples", 2]
+    out = run("sequences.py", *options)
+    assert out.count("| variational, sampled | learned | 1 | 1 |") == 1
+    rows = read_rows(tmp_path / "sequences.csv")
+    # Of a plain network there is the mean alone.
+    assert len(rows) == 1 + 2 * 3 + 2
+    run("sequences.py", *options)
+    assert read_rows(tmp_path / "sequences.csv") == rows
+
+
+def test_names_are_in_one_part_in_all_languages(importable):
+    pytest.importorskip("babel")
+    from sequences import LANGUAGES
+    from sequences import load_names
+    from sequences import names
+
+    parts = load_names(seed=0, limit=None)
+    assert sum(len(x) for x, _ in parts) == len(names()) * len(LANGUAGES)
+    for x, y in parts:
+        assert np.bincount(y).tolist() == [len(x) // len(LANGUAGES)] * 16
+        assert (x[:, 0] > 0).all()
+    assert parts[0][0].min() == 0 and 1 not in parts[0][0]
+
+
+def test_fine_tuning_and_its_resuming(run, random_data, tmp_path):
+    options = ["--epochs", 1, "--seeds", 0, "--shots", 1, "--samples", 2]
+    out = run("fine_tuning.py", *options, "--base-epochs", 1)
+    assert "| variational, last layer only, sampled | learned | 1 |" in out
+    rows = read_rows(tmp_path / "fine_tuning.csv")
+    assert len(rows) == 1 + 2 * 3 + 2 + 2
+    # All kernels have a rate of their own, or that of the last layer alone.
+    numbers = {row["method"]: len(row["rates"].split()) for row in rows}
+    assert numbers == {"plain": 0, "dropout": 0, "variational": 3, "last": 1}
+    run("fine_tuning.py", *options, "--base-epochs", 1)
+    assert read_rows(tmp_path / "fine_tuning.csv") == rows
+
+
+def test_the_rate_is_chosen_on_validation_examples(importable):
+    from shared.candidates import chosen
+
+    rows = [
+        {"rate": rate, "validation_nll": nll, "test_nll": 1 - float(nll)}
+        for rate, nll in (
+            ("0.1", "0.4"),
+            ("0.1", "0.6"),
+            ("0.3", "0.7"),
+            ("0.3", "0.2"),
+            ("0.5", "0.1"),
+        )
+    ]
+    # The mean over the seeds counts, and 0.5 has one seed only.
+    assert chosen(rows) == rows[2:4]
+
+
+def test_mc_dropout_has_the_masks_of_training(importable):
+    from shared.predictions import mean_prediction
+    from shared.predictions import sampled_prediction
+
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5)])
+    x = 3 * np.eye(4, dtype="float32")[:1]
+    mean = np.exp(x) / np.exp(x).sum()
+    np.testing.assert_allclose(mean_prediction(model, x), mean, atol=1e-6)
+    # The 3 is 0 or 6, each with probability 1/2.
+    found = sampled_prediction(model, x, 400)[0]
+    high = np.exp(6) / (np.exp(6) + 3)
+    error = 5 * (high - 0.25) / 2 / np.sqrt(400)
+    assert found[0] == pytest.approx((0.25 + high) / 2, abs=error)
 
 
 def test_figure1_and_its_resuming(run, tmp_path):

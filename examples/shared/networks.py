@@ -1,6 +1,7 @@
 """The networks of the experiments, for each method of `methods`."""
 
 import keras
+import numpy as np
 
 import keras_vdrop
 from shared.methods import RATES
@@ -92,8 +93,12 @@ def adaptive_layers(model):
 
 
 def mean_rates(model):
-    """Returns the mean learned rate of each adaptive layer."""
-    return [float(x.dropout_rates().mean()) for x in adaptive_layers(model)]
+    """Returns the mean learned rate of each random weight."""
+    return [
+        float(np.mean(rates))
+        for layer in adaptive_layers(model)
+        for rates in keras.tree.flatten(layer.dropout_rates())
+    ]
 
 
 def kl_nats(model):

@@ -49,6 +49,7 @@ class Settings:
     rate: float
     threshold: float
     learning_rate: float = 1e-3
+    images: int | None = None
 
 
 SETTINGS = {
@@ -56,6 +57,7 @@ SETTINGS = {
     "lenet5": Settings("mnist", 5, 12, 30, 4, 0.2, 2.0, 2e-3),
     "digits": Settings("digits", 10, 60, 30, 10, 0.05, 1.0),
     "cifar": Settings("cifar10", 30, 60, 30, 10, 0.05, 1.0),
+    "mobilenet": Settings("cifar10", 10, 12, 8, 4, 0.2, 2.0, 2e-3, 15_000),
 }
 
 
@@ -64,6 +66,8 @@ def build(network):
     layers = keras.layers
     if network == "cifar":
         return convolutional_network("none", (32, 32, 3), 1)
+    if network == "mobilenet":
+        return mobilenet()
     if network in ("lenet300", "digits"):
         stack = [
             keras.Input((784 if network == "lenet300" else 64,)),
@@ -85,6 +89,35 @@ def build(network):
     return keras.Sequential(stack, name=network)
 
 
+def mobilenet():
+    """Inverted residual blocks, as in MobileNetV2, for small images."""
+    layers = keras.layers
+
+    def normalized(y, activation=True):
+        y = layers.BatchNormalization(momentum=0.9)(y)
+        return layers.ReLU(6.0)(y) if activation else y
+
+    x = keras.Input((32, 32, 3))
+    y = normalized(layers.Conv2D(16, 3, 2, "same", use_bias=False)(x))
+    for filters, stride in ((24, 2), (24, 1), (48, 2), (48, 1), (48, 1)):
+        before = y
+        y = layers.Conv2D(6 * y.shape[-1], 1, use_bias=False)(y)
+        y = normalized(y)
+        y = layers.DepthwiseConv2D(3, stride, "same", use_bias=False)(y)
+        y = layers.Conv2D(filters, 1, use_bias=False)(normalized(y))
+        y = normalized(y, activation=False)
+        if stride == 1:
+            y = layers.Add()([before, y])
+    y = normalized(layers.Conv2D(256, 1, use_bias=False)(y))
+    y = layers.GlobalAveragePooling2D()(y)
+    return keras.Model(x, layers.Dense(10)(y))
+
+
+def has_noise(layer):
+    """The few weights of a depthwise kernel stay plain."""
+    return not isinstance(layer, keras.layers.DepthwiseConv2D)
+
+
 def load_split(network, data_dir):
     """Returns the data to train on, those held out, and the test data."""
     train, test = load(SETTINGS[network].data, data_dir)
@@ -92,7 +125,8 @@ def load_split(network, data_dir):
         train, test = ((x.reshape(-1, 28, 28, 1), y) for x, y in (train, test))
     x, y = train
     count = min(5000, len(x) // 4)
-    return (x[:-count], y[:-count]), (x[-count:], y[-count:]), test
+    train = slice(min(SETTINGS[network].images or len(x), len(x) - count))
+    return (x[train], y[train]), (x[-count:], y[-count:]), test
 
 
 def kernels(model):
@@ -174,6 +208,7 @@ class Stages:
         settings = self.settings
         model = keras_vdrop.to_variational(
             self.model("plain"),
+            has_noise,
             rate=settings.rate,
             seed=self.seed,
             verbose=0,

@@ -24,6 +24,7 @@ Every file defines the same names:
 - `on_values`: a function of the values of a tensor with ragged rows;
 - `random_state`: a scope in which random numbers without a seed have one;
 - `compiled`: a function of tensors, compiled;
+- `uncompiled`: keeps what draws noise from a compiler;
 - `gradient_function`: a compiled gradient of the loss of a model.
 """
 
@@ -78,5 +79,6 @@ fold_key = _chosen.fold_key
 split_key = _chosen.split_key
 normal = _chosen.normal
 random_state = _chosen.random_state
+uncompiled = _chosen.uncompiled
 compiled = _chosen.compiled
 gradient_function = _chosen.gradient_function

@@ -239,6 +239,13 @@ def random_state(seed: int) -> Any:
     return contextlib.nullcontext()
 
 
+def uncompiled(function: Callable) -> Callable:
+    """Decorator: keeps a function that draws noise from a compiler that cannot
+    take it.
+    """
+    return function
+
+
 def compiled(function: Callable) -> Callable:
     """A function of structures of tensors, compiled if the backend does."""
     return function

@@ -19,6 +19,7 @@ from keras_vdrop.backend.default import remember_limit
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
+from keras_vdrop.backend.default import uncompiled
 from keras_vdrop.backend.default import unless_above
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import without_outward
@@ -53,6 +54,7 @@ __all__ = [
     "times",
     "times_rest",
     "total",
+    "uncompiled",
     "unless_above",
     "value_of",
     "with_backward",

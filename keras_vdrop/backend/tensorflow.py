@@ -22,6 +22,7 @@ from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
 from keras_vdrop.backend.default import total
+from keras_vdrop.backend.default import uncompiled
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
 
@@ -51,6 +52,7 @@ __all__ = [
     "times",
     "times_rest",
     "total",
+    "uncompiled",
     "unless_above",
     "value_of",
     "with_backward",

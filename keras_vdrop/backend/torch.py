@@ -25,6 +25,7 @@ from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.torch_pointwise import Function
+from keras_vdrop.backend.torch_pointwise import apply
 from keras_vdrop.backend.torch_pointwise import at_least
 from keras_vdrop.backend.torch_pointwise import at_most
 from keras_vdrop.backend.torch_pointwise import hard_limit
@@ -44,6 +45,7 @@ from keras_vdrop.backend.torch_random import normal
 from keras_vdrop.backend.torch_random import random_state
 from keras_vdrop.backend.torch_random import split_key
 from keras_vdrop.backend.torch_random import state_after
+from keras_vdrop.backend.torch_random import uncompiled
 
 __all__ = [
     "FUSES",
@@ -71,6 +73,7 @@ __all__ = [
     "times",
     "times_rest",
     "total",
+    "uncompiled",
     "unless_above",
     "value_of",
     "with_backward",
@@ -155,7 +158,15 @@ def fused_moments(
     squares = squares.reshape(-1, features)
 
     def product(limit: float | None) -> tuple:
-        return _MatmulMoments.apply(inputs, squares, kernel, log_alpha, limit)
+        return apply(
+            _MatmulMoments,
+            _ForwardMode,
+            inputs,
+            squares,
+            kernel,
+            log_alpha,
+            limit,
+        )
 
     if log_alpha is None or limit is None:
         mean, variance, _ = product(None)
@@ -201,25 +212,6 @@ class _MatmulMoments(Function):
             ctx.mark_non_differentiable(scaled)
         *tensors, ctx.limit = inputs
         ctx.save_for_backward(*tensors, scaled)
-        ctx.save_for_forward(*tensors, scaled)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple:
-        inputs, squares, kernel, log_alpha, scaled = ctx.saved_tensors
-        by_inputs, by_squares, by_kernel, by_log_alpha, _ = tangents
-        mean = variance = 0.0
-        # The same as in `backward`.
-        scaled = kernel if log_alpha is None else scaled
-        if by_inputs is not None:
-            mean = mean + by_inputs @ kernel
-        if by_kernel is not None:
-            mean = mean + inputs @ by_kernel
-            variance = variance + squares @ (2.0 * scaled * by_kernel)
-        if by_squares is not None:
-            variance = variance + by_squares @ (scaled * kernel)
-        if by_log_alpha is not None:
-            variance = variance + squares @ (scaled * kernel * by_log_alpha)
-        return mean, variance, None
 
     @staticmethod
     def backward(ctx: Any, by_mean: Any, by_variance: Any, _: Any) -> tuple:
@@ -254,6 +246,31 @@ class _MatmulMoments(Function):
             by_kernel = times(by_weights, scaled)
             by_kernel = _plus_product(by_kernel, 2.0, inputs.T, by_mean)
         return by_inputs, by_squares, by_kernel, by_log_alpha, None
+
+
+class _ForwardMode(_MatmulMoments):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        _MatmulMoments.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*ctx.to_save)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple:
+        inputs, squares, kernel, log_alpha, scaled = ctx.saved_tensors
+        by_inputs, by_squares, by_kernel, by_log_alpha, _ = tangents
+        mean = variance = 0.0
+        # The same as in `backward`.
+        scaled = kernel if log_alpha is None else scaled
+        if by_inputs is not None:
+            mean = mean + by_inputs @ kernel
+        if by_kernel is not None:
+            mean = mean + inputs @ by_kernel
+            variance = variance + squares @ (2.0 * scaled * by_kernel)
+        if by_squares is not None:
+            variance = variance + by_squares @ (scaled * kernel)
+        if by_log_alpha is not None:
+            variance = variance + squares @ (scaled * kernel * by_log_alpha)
+        return mean, variance, None
 
 
 def _plus_product(x: Any, factor: float, y: Any, z: Any) -> Any:

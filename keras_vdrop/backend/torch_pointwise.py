@@ -1,6 +1,5 @@
 """Pointwise operations on torch; `default.py` documents the names."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,54 +11,70 @@ class Function(torch.autograd.Function):
 
     generate_vmap_rule = True
 
-    @classmethod
-    def apply(cls, *arguments: Any) -> Any:
-        if torch._C._are_functorch_transforms_active():
-            return super().apply(*arguments)
-        arguments = torch._functorch.utils.unwrap_dead_wrappers(arguments)
-        # What is skipped fills in default arguments, and takes longer than the
-        # function of a small tensor (torch 2.13, autograd/function.py).
-        return super(torch.autograd.Function, cls).apply(*arguments)
+
+def apply(function: Any, forward_mode: Any, *arguments: Any) -> Any:
+    """`function.apply(*arguments)`, in less time for small tensors.
+
+    Args:
+        function: A `Function`.
+        forward_mode: The same with a `jvp`. The compiler does not take a
+            function that has one (torch 2.13).
+        *arguments: Its arguments.
+    """
+    if torch.compiler.is_compiling():
+        return function.apply(*arguments)
+    if (
+        torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+    ):
+        return forward_mode.apply(*arguments)
+    arguments = torch._functorch.utils.unwrap_dead_wrappers(arguments)
+    # What is skipped fills in default arguments, and takes longer than the
+    # function of a small tensor (torch 2.13, autograd/function.py).
+    return super(torch.autograd.Function, function).apply(*arguments)
 
 
 def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
     def decorate(function: Callable) -> Callable:
-        # `vmap` of a tangent knows no other arguments than tensors.
-        @functools.cache
-        def with_numbers(**numbers: float) -> type[Function]:
-            class Pointwise(Function):
-                @staticmethod
-                def forward(*arguments: Any) -> Any:
-                    return function(*arguments, **numbers)
+        class Pointwise(Function):
+            @staticmethod
+            def forward(*arguments: Any) -> Any:
+                return function(*arguments)
 
-                @staticmethod
-                def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-                    ctx.save_for_backward(*inputs[kept_from:])
-                    ctx.save_for_forward(*inputs[kept_from:])
+            @staticmethod
+            def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+                # Tensors and then numbers.
+                ctx.numbers = [x for x in inputs if isinstance(x, float)]
+                kept = inputs[kept_from : len(inputs) - len(ctx.numbers)]
+                ctx.save_for_backward(*kept)
 
-                @staticmethod
-                def jvp(ctx: Any, *tangents: Any) -> Any:
-                    # The derivative of a pointwise function is what it makes
-                    # of an upstream gradient of 1.
-                    one = next(x for x in tangents if x is not None)
-                    one = torch.ones_like(one)
-                    slopes = gradient(one, *ctx.saved_tensors, **numbers)
-                    pairs = zip(slopes, tangents, strict=True)
-                    products = [
-                        slope * tangent
-                        for slope, tangent in pairs
-                        if slope is not None and tangent is not None
-                    ]
-                    return sum(products) if products else 0 * one
+            @staticmethod
+            def backward(ctx: Any, upstream: Any) -> tuple:
+                found = gradient(upstream, *ctx.saved_tensors, *ctx.numbers)
+                return *found, *(None for _ in ctx.numbers)
 
-                @staticmethod
-                def backward(ctx: Any, upstream: Any) -> tuple:
-                    return gradient(upstream, *ctx.saved_tensors, **numbers)
+        class ForwardMode(Pointwise):
+            @staticmethod
+            def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+                Pointwise.setup_context(ctx, inputs, output)
+                ctx.save_for_forward(*ctx.to_save)
 
-            return Pointwise
+            @staticmethod
+            def jvp(ctx: Any, *tangents: Any) -> Any:
+                # The derivative of a pointwise function is what it makes of an
+                # upstream gradient of 1.
+                one = next(x for x in tangents if x is not None)
+                one = torch.ones_like(one)
+                slopes = gradient(one, *ctx.saved_tensors, *ctx.numbers)
+                products = [
+                    slope * tangent
+                    for slope, tangent in zip(slopes, tangents, strict=False)
+                    if slope is not None and tangent is not None
+                ]
+                return sum(products) if products else 0 * one
 
-        return lambda *arguments, **numbers: with_numbers(**numbers).apply(
-            *arguments
+        return lambda *arguments, **numbers: apply(
+            Pointwise, ForwardMode, *arguments, *numbers.values()
         )
 
     return decorate

@@ -14,10 +14,12 @@ FIRST_FACTOR = 0xBF58476D1CE4E5B9
 SECOND_FACTOR = 0x94D049BB133111EB
 
 
+# Generators are unknown to the compiler: pytorch issue 88576.
+uncompiled = torch.compiler.disable
+
+
 def is_recomputed(state: Any, following: Any) -> bool:
     del state, following
-    if torch.compiler.is_compiling():
-        return False
     # There is no task outside of a backward pass (torch 2.13,
     # utils/checkpoint.py asks the same).
     return torch._C._current_graph_task_id() != -1
@@ -29,8 +31,6 @@ def state_after(state: Any) -> Any:
     return following
 
 
-# Generators are unknown to the compiler: pytorch issue 88576.
-@torch.compiler.disable()
 def assign_state(variable: Any, state: Any, following: Any) -> None:
     if state.device.type == "meta":
         return
@@ -42,7 +42,6 @@ def assign_state(variable: Any, state: Any, following: Any) -> None:
     _know(assigned, [first, second, draws + 1])
 
 
-@torch.compiler.disable()
 def draw_key(state: Any) -> Any:
     if state.device.type == "meta":
         return state[0]
@@ -52,14 +51,12 @@ def draw_key(state: Any) -> Any:
     return _key(_hash(*_read(state), rank), state.device)
 
 
-@torch.compiler.disable()
 def fold_key(key: Any, number: int) -> Any:
     if key.device.type == "meta":
         return key
     return _key(_hash(*_read(key), number), key.device)
 
 
-@torch.compiler.disable()
 def split_key(key: Any, count: Any) -> Any:
     if key.device.type == "meta":
         return key.new_empty((count,))
@@ -68,7 +65,6 @@ def split_key(key: Any, count: Any) -> Any:
     return torch.tensor(keys, dtype=torch.int64, device=key.device)
 
 
-@torch.compiler.disable()
 def normal(key: Any, shape: Any, dtype: str) -> Any:
     options = {"dtype": getattr(torch, dtype), "device": key.device}
     if key.device.type == "meta":

@@ -53,10 +53,14 @@ def _log_ratio_gradient(upstream: Any, x: Any) -> tuple[Any, Any]:
     return upstream, slope / at_least(ops.square(x), TINY)
 
 
+def _log_ratio(log_variance: Any, mean: Any) -> Any:
+    return log_variance - ops.log(at_least(ops.square(mean), TINY))
+
+
 @with_gradient(_log_ratio_gradient, kept_from=1)
 def log_ratio(log_variance: Any, mean: Any) -> Any:
     """Log alpha, `log_variance - log_square(mean)`."""
-    return log_variance - ops.log(at_least(ops.square(mean), TINY))
+    return _log_ratio(log_variance, mean)
 
 
 def _one_way_limit_gradient(upstream: Any, x: Any, limit: float) -> tuple[Any]:
@@ -163,7 +167,8 @@ def _limited_exp_gradient(
 
 @with_backward(_limited_exp_gradient)
 def _limited_exp(log_variance: Any, mean: Any, max_alpha: float) -> Any:
-    alpha = ops.exp(log_ratio(log_variance, mean))
+    # The compiler of torch knows no function with a gradient inside another.
+    alpha = ops.exp(_log_ratio(log_variance, mean))
     squares = at_least(ops.square(mean), TINY)
     return at_most(alpha, max_alpha) * squares
 

@@ -74,6 +74,7 @@ class NoiseGenerator:
     def __init__(self, state: Any):
         self.state = state
 
+    @backend.uncompiled
     def next_key(self) -> Any:
         """A new key, or one that follows from the key that is held."""
         held = _held.get().get(id(self.state))
@@ -89,10 +90,12 @@ class NoiseGenerator:
         backend.assign_state(self.state, state, following)
         return key
 
+    @backend.uncompiled
     def normal(self, shape: Any, dtype: str) -> Any:
         """Standard normal noise, new on each call."""
         return backend.normal(self.next_key(), shape, dtype)
 
+    @backend.uncompiled
     def split(self, count: Any) -> Any:
         """Keys for `hold`, one in each row."""
         return backend.split_key(self.next_key(), count)

@@ -272,15 +272,13 @@ class VariationalLayer(NoiseView):
     def quantize(self, *args: Any, **kwargs: Any) -> None:
         raise self._unsupported("quantization")
 
-    @property
-    def dtype_policy(self) -> Any:
-        return super().dtype_policy  # type: ignore[misc]
-
-    @dtype_policy.setter
-    def dtype_policy(self, value: Any) -> None:
+    def _set_dtype_policy(self, value: Any) -> None:
         if keras.dtype_policies.get(value).quantization_mode is not None:
             raise self._unsupported("quantization")
         keras.Layer.dtype_policy.fset(self, value)
+
+    # Keras's getter, for the compiler of torch.
+    dtype_policy = keras.Layer.dtype_policy.setter(_set_dtype_policy)
 
     def _unsupported(self, what: str) -> NotImplementedError:
         return NotImplementedError(

@@ -41,8 +41,8 @@ def compress(
     `allowed`, and of these the model with the smallest file. Then all weights
     and biases, those of layers without noise and the statistics of batch
     normalization too, get a grid of twice the step, array by array, again and
-    again, as long as the loss allows it. At last units that are left without
-    use are removed.
+    again, as long as the loss allows it. Units that are left without use are
+    removed.
 
     Args:
         model: A built `keras.Model`, variational or plain. It is left as it
@@ -92,9 +92,12 @@ def compress(
     if variational_layers(model):
         found = search.thresholds(model, prune, sorted(precision), limit)
     search.coarsen(found, limit)
-    found = _without_unused(found)
+    # What the removed units gave is in biases now, with more digits.
+    while (small := _without_unused(found)) is not None:
+        found = small
+        search.coarsen(found, limit)
     search.done(found)
-    return found
+    return _plain(found)
 
 
 class _Search:
@@ -212,11 +215,11 @@ def _first_step(variable: Any) -> float:
     return fine if exponent is None else max(fine, 2.0 ** (exponent + 1))
 
 
-def _without_unused(model: keras.Model) -> keras.Model:
-    """A model without the units that rounding has left without use."""
+def _without_unused(model: keras.Model) -> keras.Model | None:
+    """A model without the units that rounding has left without use, if any."""
     removal = pruning.plan_removal(model)
     if all(kept.all() for kept in removal.kept.values()):
-        return _plain(model)
+        return None
     small = rebuild(model, removal.smaller)
     copy_weights(model, small, removal.select)
     return small

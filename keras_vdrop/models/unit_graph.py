@@ -13,6 +13,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vdrop.core import validation
+
 
 @dataclasses.dataclass
 class Features:
@@ -138,11 +140,9 @@ def calls_of(model: Any) -> Iterator[Call]:
             source = layer.name
         return
     operations = {operation.name: operation for operation in model.operations}
-    # That of a class of its own has no list of layers.
-    entries = model.get_config().get("layers", ())
     left = [
         (entry, number)
-        for entry in entries
+        for entry in _entries(model)
         for number in range(len(entry["inbound_nodes"]) or 1)
     ]
     done: set[tuple[str, int]] = set()
@@ -155,7 +155,15 @@ def calls_of(model: Any) -> Iterator[Call]:
         if not done.issuperset(sources):
             left.append((entry, number))
             waited += 1
-            assert waited <= len(left), f"No call of {entry['name']} can begin."
+            if waited > len(left):
+                raise validation.invalid(
+                    "model",
+                    "a model whose config has every call of its layers",
+                    model,
+                    f"The config of {type(model).__name__} leaves out what "
+                    f"{entry['name']!r} is called with: keep all `layers` of "
+                    "`super().get_config()`.",
+                )
             continue
         waited = 0
         done.add((entry["name"], number))
@@ -165,6 +173,21 @@ def calls_of(model: Any) -> Iterator[Call]:
         )
         names = [name for name, _ in sources]
         yield Call(operations[entry["name"]], names, is_plain)
+
+
+def _entries(model: Any) -> list[dict]:
+    """The layers in the config of a functional model, with their calls.
+
+    The config of a class of its own has none, or something else of that name.
+    """
+    entries = model.get_config().get("layers", ())
+    if not isinstance(entries, (list, tuple)):
+        return []
+    are_layers = all(
+        isinstance(entry, dict) and "inbound_nodes" in entry
+        for entry in entries
+    )
+    return list(entries) if are_layers else []
 
 
 def outputs_of(model: Any) -> list[str]:

@@ -472,3 +472,65 @@ def test_random_networks(make, seed):
     sparsify(model, generator)
     pruned = prune(model)
     assert pruned.count_params() <= model.count_params()
+
+
+class Widths(keras.Model):
+    """A functional model whose config has other `layers` than Keras's."""
+
+    def __init__(self, widths, **kwargs):
+        self.widths = widths
+        x = h = keras.Input((4,))
+        for width in widths:
+            h = layers.Dense(width)(h)
+        super().__init__(x, h, **kwargs)
+
+    def get_config(self):
+        return {"layers": self.widths, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(config["layers"], name=config["name"])
+
+
+def test_a_config_of_its_own_keeps_the_units():
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            Widths([3, 5]),
+            layers.Dense(6),
+            layers.Dense(2),
+        ]
+    )
+    randomize(model)
+    change(model.layers[0].layers[1].kernel, (slice(None), 0))
+    change(model.layers[2].kernel, 0)
+    pruned = prune(model)
+    assert pruned.layers[1].units == 5
+    assert pruned.layers[0].count_params() == model.layers[0].count_params()
+
+
+class WithoutInputs(keras.Model):
+    """A functional model whose config leaves out where its calls begin."""
+
+    def get_config(self):
+        config = super().get_config()
+        config["layers"].pop(0)
+        return config
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        inputs = {
+            "class_name": "InputLayer",
+            "config": {"batch_shape": (None, 4), "name": "x"},
+            "name": "x",
+            "inbound_nodes": [],
+        }
+        config = {**config, "layers": [inputs, *config["layers"]]}
+        return super().from_config(config, custom_objects)
+
+
+def test_calls_that_a_config_leaves_out_are_refused():
+    x = keras.Input((4,), name="x")
+    model = WithoutInputs(x, layers.Dense(2, name="scores")(x))
+    with pytest.raises(ValueError, match="WithoutInputs leaves out.*'scores'"):
+        keras_vdrop.to_deterministic(model, prune=3.0, verbose=0)

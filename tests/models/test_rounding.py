@@ -6,6 +6,7 @@ import pytest
 from keras import layers
 
 import keras_vdrop
+from keras_vdrop.coding import grid
 from keras_vdrop.models import compressed
 
 SPARSE = {"granularity": "weight", "kl": "exact", "max_alpha": None}
@@ -178,6 +179,32 @@ def test_smallest_takes_the_loss_of_the_model():
     again = keras_vdrop.compress(model, x, y, "mse", 0.1, verbose=0)
     for a, b in zip(small.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_smallest_rounds_what_removed_units_leave():
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Dense(8, activation="sigmoid"),
+            layers.Dense(3),
+        ]
+    )
+    # A unit without inputs gives its constant to the next bias, which then
+    # has all 24 digits.
+    kernel = to_numpy(model.layers[0].kernel).copy()
+    kernel[:, 4] = 0
+    model.layers[0].kernel.assign(kernel)
+    model.layers[0].bias.assign(np.linspace(-2, 2, 8))
+    kernel = to_numpy(model.layers[1].kernel).copy()
+    kernel[4] = 2
+    model.layers[1].kernel.assign(kernel)
+    x, y = data(model)
+    small = keras_vdrop.compress(model, x, y, "mse", 0.01, verbose=0)
+    assert small.layers[0].units < 8
+    for weight in small.get_weights():
+        exponent = grid.find_exponent(weight)
+        assert exponent is not None
+        assert np.abs(weight).max() / 2.0**exponent < 2**9
 
 
 @pytest.mark.parametrize(
