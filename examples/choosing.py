@@ -30,6 +30,8 @@ from shared.results import versions
 # The arguments of the variational layers, by the name of the candidate.
 CANDIDATES = {
     "none": None,
+    # As "correlated layer", but convolutions have independent noise of speed 1.
+    "default": {"rate_speed": None},
     "correlated layer": {"noise": "correlated"},
     "correlated input": {"noise": "correlated", "granularity": "input"},
     "correlated layer, exact": {"noise": "correlated", "kl": "exact"},

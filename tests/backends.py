@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import socket
 import subprocess
 import sys
 
@@ -32,6 +33,39 @@ def run_python(code, *arguments, backend=None, **variables):
     )
     assert completed.returncode == 0, completed.stderr
     return completed.stdout
+
+
+def run_processes(code, count, *arguments, **variables):
+    """Runs code in several processes at once, which get their number first.
+
+    Returns what each of them printed.
+    """
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", code]
+            + [str(x) for x in (number, *arguments)],
+            env=environment_of(**variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(count)
+    ]
+    try:
+        found = [process.communicate(timeout=600) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, (_, errors) in zip(processes, found, strict=True):
+        assert process.returncode == 0, errors
+    return [printed for printed, _ in found]
+
+
+def free_address():
+    """An address of this machine for processes to meet at."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{found.getsockname()[1]}"
 
 
 def gradients(loss, layer, inputs):

@@ -83,7 +83,10 @@ def test_of(item):
 def is_slow(item):
     name = getattr(item, "originalname", None) or item.name
     code = getattr(getattr(item, "function", None), "__code__", None)
-    starts_a_process = code is not None and "run_python" in code.co_names
+    starts_a_process = code is not None and not {
+        "run_processes",
+        "run_python",
+    }.isdisjoint(code.co_names)
     return (
         starts_a_process
         or any(part in item.nodeid for part in SLOW_FILES)

@@ -81,7 +81,7 @@ def build(task, noise):
     def layer(kind, *args, **arguments):
         if noise is None:
             return getattr(keras.layers, kind)(*args, **arguments)
-        if kind == "LSTM" and noise["noise"] == "independent":
+        if kind == "LSTM" and noise.get("noise") == "independent":
             # Its only estimator of noise that stays through a sequence.
             arguments["estimator"] = "batch"
         found = getattr(keras_vdrop, f"Variational{kind}")

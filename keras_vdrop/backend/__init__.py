@@ -16,6 +16,8 @@ Every file defines the same names:
   its own sign, because it may lead back to a limit and not away from it;
 - `fused_moments`: both products of local reparameterization as one operation;
 - `map_examples`, `layout_like`: examples and variables on several devices;
+- `data_shards`, `outputs_here`, `outside_scope`, `whole_where_uneven`: what
+  to do around a call where there are several devices;
 - `is_recomputed`: whether a state is drawn from in a call that the backward
   pass computes again;
 - `draw_key`, `fold_key`, `split_key`, `normal`: keys of random numbers, made
@@ -23,6 +25,7 @@ Every file defines the same names:
 - `state_after`, `assign_state`: the state of a generator after a draw;
 - `on_values`: a function of the values of a tensor with ragged rows;
 - `random_state`: a scope in which random numbers without a seed have one;
+- `to_numpy`: arrays of tensors, wherever these are;
 - `compiled`: a function of tensors, compiled;
 - `uncompiled`: keeps what draws noise from a compiler;
 - `gradient_function`: a compiled gradient of the loss of a model.
@@ -71,6 +74,10 @@ zero_where = _chosen.zero_where
 fused_moments = _chosen.fused_moments
 map_examples = _chosen.map_examples
 layout_like = _chosen.layout_like
+data_shards = _chosen.data_shards
+outputs_here = _chosen.outputs_here
+outside_scope = _chosen.outside_scope
+whole_where_uneven = _chosen.whole_where_uneven
 is_recomputed = _chosen.is_recomputed
 state_after = _chosen.state_after
 assign_state = _chosen.assign_state
@@ -79,6 +86,7 @@ fold_key = _chosen.fold_key
 split_key = _chosen.split_key
 normal = _chosen.normal
 random_state = _chosen.random_state
+to_numpy = _chosen.to_numpy
 uncompiled = _chosen.uncompiled
 compiled = _chosen.compiled
 gradient_function = _chosen.gradient_function

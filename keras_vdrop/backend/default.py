@@ -179,6 +179,33 @@ def layout_like(variable: Any, path: str, select: Callable) -> Any | None:
     return None
 
 
+def data_shards() -> int:
+    """Over how many parts of the mesh of `keras.distribution` a batch is."""
+    return 1
+
+
+def outputs_here(model: Any) -> Any:
+    """Scope in which `model.predict` has the outputs of this process.
+
+    Elsewhere Keras fails where they are spread over several.
+    """
+    del model
+    return contextlib.nullcontext()
+
+
+def outside_scope(function: Callable) -> Any:
+    """`function()`, as it would be outside the scope of a strategy."""
+    return function()
+
+
+def whole_where_uneven() -> Any:
+    """Scope for new variables whose sizes the mesh need not divide.
+
+    They are whole on each device where it does not.
+    """
+    return contextlib.nullcontext()
+
+
 def is_recomputed(state: Any, following: Any) -> bool:
     """Whether a draw is inside a call that the backward pass repeats.
 
@@ -237,6 +264,11 @@ def random_state(seed: int) -> Any:
     """
     del seed
     return contextlib.nullcontext()
+
+
+def to_numpy(tensors: Sequence) -> list:
+    """Arrays of tensors or variables, all fetched at once where possible."""
+    return [ops.convert_to_numpy(tensor) for tensor in tensors]
 
 
 def uncompiled(function: Callable) -> Callable:

@@ -13,6 +13,7 @@ from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import hard_limit
 from keras_vdrop.backend.default import on_values
+from keras_vdrop.backend.default import outside_scope
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
@@ -24,9 +25,13 @@ from keras_vdrop.backend.default import unless_above
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
+from keras_vdrop.backend.jax_devices import data_shards
 from keras_vdrop.backend.jax_devices import fused_moments
 from keras_vdrop.backend.jax_devices import layout_like
 from keras_vdrop.backend.jax_devices import map_examples
+from keras_vdrop.backend.jax_devices import outputs_here
+from keras_vdrop.backend.jax_devices import to_numpy
+from keras_vdrop.backend.jax_devices import whole_where_uneven
 
 __all__ = [
     "FUSES",
@@ -35,6 +40,7 @@ __all__ = [
     "at_least",
     "at_most",
     "compiled",
+    "data_shards",
     "draw_key",
     "fold_key",
     "fused_moments",
@@ -45,6 +51,8 @@ __all__ = [
     "map_examples",
     "normal",
     "on_values",
+    "outputs_here",
+    "outside_scope",
     "plus",
     "random_state",
     "remember_limit",
@@ -53,10 +61,12 @@ __all__ = [
     "state_after",
     "times",
     "times_rest",
+    "to_numpy",
     "total",
     "uncompiled",
     "unless_above",
     "value_of",
+    "whole_where_uneven",
     "with_backward",
     "with_gradient",
     "without_outward",

@@ -1,5 +1,7 @@
 """What TensorFlow does differently; `default.py` documents the names."""
 
+import concurrent.futures
+import contextvars
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +12,12 @@ from keras_vdrop.backend.default import FEW
 from keras_vdrop.backend.default import assign_state
 from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
+from keras_vdrop.backend.default import data_shards
 from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import is_recomputed
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
+from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
@@ -21,8 +25,10 @@ from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
+from keras_vdrop.backend.default import to_numpy
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import uncompiled
+from keras_vdrop.backend.default import whole_where_uneven
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
 
@@ -33,6 +39,7 @@ __all__ = [
     "at_least",
     "at_most",
     "compiled",
+    "data_shards",
     "draw_key",
     "fold_key",
     "fused_moments",
@@ -43,6 +50,8 @@ __all__ = [
     "map_examples",
     "normal",
     "on_values",
+    "outputs_here",
+    "outside_scope",
     "plus",
     "random_state",
     "remember_limit",
@@ -51,10 +60,12 @@ __all__ = [
     "state_after",
     "times",
     "times_rest",
+    "to_numpy",
     "total",
     "uncompiled",
     "unless_above",
     "value_of",
+    "whole_where_uneven",
     "with_backward",
     "with_gradient",
     "without_outward",
@@ -198,7 +209,31 @@ def normal(key: Any, shape: Any, dtype: str) -> Any:
     return tf.random.stateless_normal(shape, key, dtype=dtype, alg="philox")
 
 
-compiled = tf.function
+def compiled(function: Callable) -> Callable:
+    # AutoGraph would rewrite Keras first, for seconds.
+    traced = tf.function(function, autograph=False)
+    concrete: dict = {}
+
+    def call(*arguments: Any) -> Any:
+        # TensorFlow would warn of a function that is traced for each layer.
+        kinds = tuple(
+            None if x is None else (x.dtype, tuple(x.shape))
+            for x in tf.nest.flatten(arguments)
+        )
+        if kinds not in concrete:
+            concrete[kinds] = traced.get_concrete_function(*arguments)
+        return concrete[kinds](*arguments)
+
+    return call
+
+
+def outside_scope(function: Callable) -> Any:
+    if not tf.distribute.has_strategy():
+        return function()
+    # A scope is one of a thread, and there is no way out of it.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        context = contextvars.copy_context()
+        return pool.submit(context.run, function).result()
 
 
 def gradient_function(loss: Callable, model: Any, variables: list) -> Callable:

@@ -18,12 +18,16 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from keras_vdrop.backend.default import FEW
 from keras_vdrop.backend.default import compiled
+from keras_vdrop.backend.default import data_shards
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import on_values
+from keras_vdrop.backend.default import outputs_here
+from keras_vdrop.backend.default import outside_scope
 from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
+from keras_vdrop.backend.default import whole_where_uneven
 from keras_vdrop.backend.torch_pointwise import Function
 from keras_vdrop.backend.torch_pointwise import apply
 from keras_vdrop.backend.torch_pointwise import at_least
@@ -54,6 +58,7 @@ __all__ = [
     "at_least",
     "at_most",
     "compiled",
+    "data_shards",
     "draw_key",
     "fold_key",
     "fused_moments",
@@ -64,6 +69,8 @@ __all__ = [
     "map_examples",
     "normal",
     "on_values",
+    "outputs_here",
+    "outside_scope",
     "plus",
     "random_state",
     "remember_limit",
@@ -72,10 +79,12 @@ __all__ = [
     "state_after",
     "times",
     "times_rest",
+    "to_numpy",
     "total",
     "uncompiled",
     "unless_above",
     "value_of",
+    "whole_where_uneven",
     "with_backward",
     "with_gradient",
     "without_outward",
@@ -278,6 +287,20 @@ def _plus_product(x: Any, factor: float, y: Any, z: Any) -> Any:
     if in_place():
         return x.addmm_(y, z, beta=factor)
     return factor * x + y @ z
+
+
+def to_numpy(tensors: Sequence) -> list:
+    tensors = [ops.convert_to_tensor(tensor).detach() for tensor in tensors]
+    kinds = {(tensor.dtype, tensor.device) for tensor in tensors}
+    if len(kinds) != 1 or tensors[0].device.type == "cpu":
+        return [ops.convert_to_numpy(tensor) for tensor in tensors]
+    # One copy, because the host waits for each.
+    sizes = [tensor.numel() for tensor in tensors]
+    joined = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu()
+    return [
+        ops.convert_to_numpy(part.reshape(tensor.shape))
+        for part, tensor in zip(joined.split(sizes), tensors, strict=True)
+    ]
 
 
 def gradient_function(loss: Callable, model: Any, variables: list) -> Callable:

@@ -6,8 +6,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vdrop import backend
 from keras_vdrop.callbacks import tensorboard
 from keras_vdrop.core import validation
+from keras_vdrop.diagnostics import readings
 from keras_vdrop.diagnostics.report import report
 from keras_vdrop.models.traversal import variational_layers
 
@@ -122,15 +124,21 @@ class DropoutRateLogger(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         logs = {} if logs is None else logs
         self._split_loss(logs)
-        for found in report(self.model, self.threshold):
-            if found.rates is None:
+        histogram = None if self._writer is None else tensorboard.HISTOGRAM
+        for found in report(self.model, self.threshold, histogram):
+            if found.shape is None:
                 continue
-            logs[f"{found.name}/rate"] = float(np.mean(found.rates))
+            logs[f"{found.name}/rate"] = found.mean
             if found.kl is not None:
                 logs[f"{found.name}/kl"] = found.kl
                 logs[f"{found.name}/above"] = found.prunable
             if self._writer is not None:
-                self._writer.add(f"{found.name}/rate", found.rates, epoch)
+                self._writer.add(
+                    f"{found.name}/rate",
+                    found.counts,
+                    (found.least, found.greatest),
+                    epoch,
+                )
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._writer is not None:
@@ -142,20 +150,26 @@ class DropoutRateLogger(keras.callbacks.Callback):
         # Not `model.losses`: what it has of `add_loss` belongs to the compiled
         # step, and cannot be read here.
         model = self.model
-        noise = {
-            id(weight.variable)
+        weights = [
+            weight
             for layer in variational_layers(model)
             for weight in layer.random_weights
             if weight.built
-        }
-        kl = total = 0.0
+        ]
+        noise = {id(weight.variable): weight for weight in weights}
+        learned, losses = [], []
         for variable in model.trainable_variables:
-            if variable.regularizer is not None:
-                loss = variable.regularizer(variable)
-                loss = float(keras.ops.convert_to_numpy(loss))
-                total += loss
-                kl += loss if id(variable) in noise else 0.0
-        return kl, total
+            if id(variable) in noise:
+                learned.append(noise[id(variable)])
+            elif variable.regularizer is not None:
+                losses.append(variable.regularizer(variable))
+        scales = [weight.kl_weight for weight in learned]
+        numbers = backend.to_numpy([*scales, *losses])
+        kls = readings.read_kl(model, learned)
+        kl = sum(
+            float(scale) * kl for scale, kl in zip(numbers, kls, strict=False)
+        )
+        return kl, kl + sum(map(float, numbers[len(learned) :]))
 
     def _split_loss(self, logs: dict[str, Any]) -> None:
         if self._begun:

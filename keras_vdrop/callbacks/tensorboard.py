@@ -4,6 +4,13 @@ import os
 import time
 from typing import Any
 
+import numpy as np
+
+from keras_vdrop.diagnostics.readings import Histogram
+
+# What `histogram_pb` makes.
+HISTOGRAM = Histogram(30, is_whole=False)
+
 
 class HistogramWriter:
     """An event file for TensorBoard, written without tensorflow.
@@ -20,8 +27,16 @@ class HistogramWriter:
         self._records = record_writer(open(os.path.join(folder, name), "wb"))
         self._write(file_version="brain.Event:2")
 
-    def add(self, tag: str, values: Any, step: int) -> None:
-        self._write(step=step, summary=self._histogram(tag, values))
+    def add(
+        self, tag: str, counts: Any, ends: tuple[float, float], step: int
+    ) -> None:
+        """Adds how many values are in each of some bins between two ends."""
+        edges = np.linspace(*ends, len(counts) + 1)
+        # A histogram of nothing has the right form.
+        summary = self._histogram(tag, [], buckets=len(counts))
+        rows = np.stack([edges[:-1], edges[1:], counts], axis=1)
+        summary.value[0].tensor.tensor_content = rows.tobytes()
+        self._write(step=step, summary=summary)
 
     def close(self) -> None:
         self._records.close()

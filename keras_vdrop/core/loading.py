@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vdrop import backend
+
 # Keras tries a layer of a `Sequential` again by a path that is in no file and
 # tells the last error (3.15, saving/saving_lib.py): what the first one was.
 _refused: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -14,7 +16,11 @@ _refused: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 def save_noise(weight: Any, store: Any) -> None:
     """Writes the weights of a `RandomWeight`."""
     for variable in weight.weights:
-        store[variable.name] = _in_file(weight, variable).numpy()
+        (value,) = backend.to_numpy([variable])
+        if variable is weight.variable:
+            # Of the array: of the variable each process would have to.
+            (value,) = backend.to_numpy([weight.posterior.read(value)])
+        store[variable.name] = value
 
 
 def load_noise(weight: Any, store: Any) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vdrop import backend
+
 
 class ScaledVariable:
     """Reads and assigns the value that a variable stands for.
@@ -38,7 +40,7 @@ class ScaledVariable:
         return self.variable.ndim
 
     def numpy(self) -> Any:
-        return keras.ops.convert_to_numpy(self.value)
+        return backend.to_numpy([self.value])[0]
 
     def assign(self, value: Any) -> Any:
         value = keras.ops.convert_to_tensor(value, self.dtype)

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vdrop import backend
 from keras_vdrop.core import validation
 from keras_vdrop.diagnostics import metrics
 from keras_vdrop.diagnostics import outputs
@@ -173,7 +174,12 @@ def _scores(
         given = None if y is None else len(y)
         raise validation.invalid("y", f"labels of {size} examples", given)
     weights = outputs.masked(weights, found.mask, found.mean)
-    scores = {"loss": outputs.loss_value(loss, y, found, weights)}
+    # In the scope of a strategy Keras divides a loss by the replicas (3.15,
+    # losses/loss.py).
+    value = backend.outside_scope(
+        lambda: outputs.loss_value(loss, y, found, weights)
+    )
+    scores = {"loss": value}
     likelihood = found.likelihood
     if likelihood is None:
         return {**scores, "std": float(np.mean(found.std))}

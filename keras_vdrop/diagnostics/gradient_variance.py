@@ -127,11 +127,35 @@ def gradient_variance(
         )
     scale = size if num_examples is None else num_examples
     scale = validation.check_count("num_examples", scale)
+    plan = _Plan(batch_size, num_batches, seed, scale)
+    return backend.outside_scope(
+        lambda: _measured(model, (x, y), layers, estimators, plan, verbose)
+    )
 
+
+class _Plan(NamedTuple):
+    """Which minibatches to take, and how to scale their gradients."""
+
+    batch_size: int
+    num_batches: int
+    seed: int
+    scale: int
+
+
+def _measured(
+    model: keras.Model,
+    data: tuple[Any, Any],
+    layers: list[Any],
+    estimators: list[str],
+    plan: _Plan,
+    verbose: int,
+) -> dict[str, dict[str, GradientVariance]]:
+    batch_size, num_batches, seed, scale = plan
+    size = number_of_examples(*data)
     with _as_it_was(model):
         # Keras makes the state of the loss on its first use, which must not
         # be inside a compiled function.
-        example = _batch((x, y), [0])
+        example = _batch(data, [0])
         _loss(model, example[0], example[1], training=False)
     progress = keras.utils.Progbar(
         num_batches * len(estimators), verbose=verbose, unit_name="minibatch"
@@ -147,7 +171,7 @@ def gradient_variance(
                 [layer.kernel for layer in layers],
             )
             for rows in _minibatches(size, batch_size, num_batches, seed):
-                minibatch = gradients(*_batch((x, y), rows))
+                minibatch = gradients(*_batch(data, rows))
                 for spread, gradient in zip(spreads, minibatch, strict=True):
                     spread.add(gradient)
                 progress.add(1)

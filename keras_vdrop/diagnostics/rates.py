@@ -5,9 +5,11 @@ import textwrap
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vdrop.core import validation
 from keras_vdrop.diagnostics import drawing
+from keras_vdrop.diagnostics.readings import Histogram
 from keras_vdrop.diagnostics.report import NoiseReport
 from keras_vdrop.diagnostics.report import report
 
@@ -50,12 +52,14 @@ def plot_rates(
     ['dropout rate, mean 0.050', 'over the input']
     """
     bins = validation.check_count("bins", bins)
-    reports = report(model)
+    # Twice as many, for a scale that ends at 0.5.
+    reports = report(model, histogram=Histogram(2 * bins, is_whole=True))
     for found in reports:
-        found.layer.dropout_rates()  # Refuses a layer that is not built.
+        if found.shape is None:
+            found.layer.dropout_rates()  # Says why it cannot.
     shape = _image_shape(model, reports[0], image_shape)
     # All panels have one scale: half of it is enough under the paper's bound.
-    top = 0.5 if max(found.rates.max() for found in reports) <= 0.5 else 1.0
+    top = 0.5 if max(found.greatest for found in reports) <= 0.5 else 1.0
     panels = len(reports) + (shape is not None)
     columns = min(panels, 3)
     rows = math.ceil(panels / columns)
@@ -67,14 +71,14 @@ def plot_rates(
     if shape is not None:
         _draw_image(axes.pop(1), reports[0], shape, top)
     for panel, found in zip(axes, reports, strict=False):
-        _draw_histogram(panel, found, bins, top)
+        _draw_histogram(panel, found, top)
     return figure
 
 
 def _image_shape(
     model: keras.Layer, first: NoiseReport, image_shape: Any
 ) -> tuple[int, ...] | None:
-    inputs = first.rates.size
+    inputs = math.prod(first.shape or ())
     over_inputs = first.layer.granularity == "input"
     if image_shape is not None:
         if (
@@ -114,15 +118,15 @@ def _input_shape(model: keras.Layer) -> tuple[int, ...] | None:
     return None if len(shape) == 4 and channels_first else shape[1:]
 
 
-def _draw_histogram(
-    axes: Any, found: NoiseReport, bins: int, top: float
-) -> None:
-    mean = found.rates.mean()
+def _draw_histogram(axes: Any, found: NoiseReport, top: float) -> None:
+    mean = found.mean
     axes.set_title(_broken(found.name), size="medium")
     axes.set(xlabel=f"dropout rate, mean {mean:.3f}", xlim=(0, top))
     axes.spines[["top", "right"]].set_visible(False)
-    if found.rates.ndim:
-        axes.hist(found.rates.ravel(), bins=bins, range=(0, top))
+    if found.shape:
+        counts = _counts_to(top, found.counts)
+        edges = np.linspace(0, top, len(counts) + 1)
+        axes.hist(edges[:-1], bins=edges, weights=counts)
         axes.axvline(mean, color="tab:orange", linestyle="--")
         axes.set_ylabel(f"{found.layer.granularity}s")
         axes.yaxis.get_major_locator().set_params(integer=True)
@@ -132,10 +136,21 @@ def _draw_histogram(
         axes.set(ylabel="one alpha", yticks=[])
 
 
+def _counts_to(top: float, counts: Any) -> Any:
+    """The counts of the bins of `[0, top]`, of those of half the width."""
+    if top == 1:
+        return counts.reshape(-1, 2).sum(axis=1)
+    half = len(counts) // 2
+    kept = counts[:half].copy()
+    # A rate of 0.5, the greatest, belongs to the last bin.
+    kept[-1] += counts[half:].sum()
+    return kept
+
+
 def _draw_image(
     axes: Any, found: NoiseReport, shape: tuple[int, ...], top: float
 ) -> None:
-    image = found.rates.reshape(shape)
+    image = next(iter(found.layer.rates_by_name().values())).reshape(shape)
     if len(shape) == 3:
         image = image.mean(axis=-1)
     drawn = axes.imshow(image, vmin=0, vmax=top, cmap="viridis")

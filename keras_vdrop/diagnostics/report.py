@@ -5,15 +5,11 @@ import math
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_vdrop.core.random_weight import RandomWeight
+from keras_vdrop.diagnostics import readings
 from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.models.traversal import require_variational_layers
-
-# A log alpha that is nearer than this to where it began has not moved, and one
-# that is nearer to its limit is at the limit.
-STILL = 0.05
 
 
 @dataclasses.dataclass
@@ -25,7 +21,8 @@ class NoiseReport:
         weight: Its noise, or `None` if there is none before it is built.
         name: The name of the layer, with a number behind it if another has
             the same, and the name of the variable if the layer has several.
-        rates: The dropout rates, a numpy array, or `None` before it is built.
+        shape: The shape of the alphas, or `None` before it is built.
+        mean, least, greatest: Of the dropout rates.
         kl: The KL in nats, or `None` if the rates are not learned.
         weights: The number of weights that have noise. A layer of noise
             alone has none.
@@ -33,20 +30,29 @@ class NoiseReport:
             threshold, or `None` if they are not learned.
         has_moved: Whether some alpha is not where it began.
         at_limit: The share of the alphas at `max_alpha`.
+        counts: How many rates are in each bin of the histogram, if asked for.
     """
 
     layer: VariationalLayer
     weight: RandomWeight | None
     name: str
-    rates: Any = None
+    shape: tuple[int, ...] | None = None
+    mean: float = 0.0
+    least: float = 0.0
+    greatest: float = 0.0
     kl: float | None = None
     weights: int = 0
     prunable: float | None = None
     has_moved: bool = True
     at_limit: float = 0.0
+    counts: Any = None
 
 
-def report(model: keras.Layer, threshold: float = 3.0) -> list[NoiseReport]:
+def report(
+    model: keras.Layer,
+    threshold: float = 3.0,
+    histogram: readings.Histogram | None = None,
+) -> list[NoiseReport]:
     """A `NoiseReport` of each random weight, in the model's order.
 
     A layer that is used several times is reported once; layers of nested
@@ -61,7 +67,12 @@ def report(model: keras.Layer, threshold: float = 3.0) -> list[NoiseReport]:
             found.append(NoiseReport(layer, None, name))
         for variable, weight in weights.items():
             full = f"{name}/{variable}" if len(weights) > 1 else name
-            found.append(_report_weight(layer, weight, full, threshold))
+            found.append(NoiseReport(layer, weight, full))
+    built = [x for x in found if x.weight is not None and x.weight.built]
+    of = [x.weight for x in built if x.weight is not None]
+    read = readings.read(model, of, threshold, histogram)
+    for one, its_weight, reading in zip(built, of, read, strict=True):
+        _fill(one, its_weight, reading)
     return found
 
 
@@ -76,23 +87,18 @@ def _distinct(names: list[str]) -> list[str]:
     return distinct
 
 
-def _report_weight(
-    layer: VariationalLayer, weight: RandomWeight, name: str, threshold: float
-) -> NoiseReport:
-    found = NoiseReport(layer, weight, name)
-    if not weight.built:
-        return found
-    log_alpha = weight.log_alpha()
-    found.rates = keras.ops.convert_to_numpy(keras.ops.sigmoid(log_alpha))
+def _fill(
+    found: NoiseReport, weight: RandomWeight, reading: readings.Reading
+) -> None:
+    found.shape = tuple(weight.variable.shape)
+    found.mean = reading.mean
+    found.least = reading.least
+    found.greatest = reading.greatest
+    found.counts = reading.counts
     if weight.mean_variable is not None:
-        found.weights = int(np.prod(weight.axes.kernel_shape))
+        found.weights = math.prod(weight.axes.kernel_shape)
     if weight.adaptive:
-        found.kl = float(keras.ops.convert_to_numpy(weight.kl_tensor()))
-        log_alpha = keras.ops.convert_to_numpy(log_alpha)
-        found.prunable = float(np.mean(log_alpha > threshold))
-        began = math.log(weight.rate / (1 - weight.rate))
-        found.has_moved = bool(np.max(np.abs(log_alpha - began)) > STILL)
-        if weight.limit is not None:
-            limit = math.log(weight.limit) - STILL
-            found.at_limit = float(np.mean(log_alpha >= limit))
-    return found
+        found.kl = reading.kl
+        found.prunable = reading.prunable
+        found.has_moved = reading.moved > readings.STILL
+        found.at_limit = reading.at_limit

@@ -186,15 +186,15 @@ class Summary:
 def _row(found: NoiseReport) -> list[str]:
     noise = found.layer.noise
     start = [found.name, noise, found.layer.granularity]
-    if found.rates is None:
+    if found.shape is None:
         return [*start, "not built"]
-    rates = found.rates
+    rates = found.mean, found.least, found.greatest
     bits = None
     if found.weights and found.kl is not None:
         bits = _bits(found.kl, found.weights)
     return [
         *start,
-        *[f"{rate:.3f}" for rate in (rates.mean(), rates.min(), rates.max())],
+        *[f"{rate:.3f}" for rate in rates],
         *_measures(found.kl, bits, found.prunable),
     ]
 
@@ -209,7 +209,7 @@ def _notes(reports: list[NoiseReport], threshold: float) -> list[str]:
     if kernels:
         code_length = sum(x.kl or 0.0 for x in kernels) / math.log(2) / 8
         notes.append(f"Code length: KL / log(2) = {code_length:,.0f} bytes")
-    if any(found.rates is None for found in reports):
+    if any(found.shape is None for found in reports):
         notes.append(
             "A layer that is not built has no rates: call the model on some "
             "data first."

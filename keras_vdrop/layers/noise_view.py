@@ -5,6 +5,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_vdrop import backend
 from keras_vdrop.core import validation
 from keras_vdrop.core.arguments import NoiseArguments
 from keras_vdrop.core.priors import Prior
@@ -110,20 +111,26 @@ class NoiseView:
     def kl(self) -> float:
         """The KL of the layer's posterior from its prior of now, in nats."""
         self._require_built("KL")
-        return sum(
-            float(ops.convert_to_numpy(weight.kl_tensor()))
-            for weight in self.random_weights
-        )
+        weights = self.random_weights
+        found = backend.to_numpy([weight.kl_tensor() for weight in weights])
+        return sum(map(float, found))
 
     def dropout_rates(self) -> Any:
         """The rates `p = alpha / (1 + alpha)` of now, as a numpy array.
 
         A layer with several random variables has a dict of arrays by name.
+        Where they are spread over processes, each has to call this, and gets
+        the whole.
         """
+        found = self.rates_by_name()
+        return found if len(found) > 1 else next(iter(found.values()))
+
+    def rates_by_name(self) -> dict[str, Any]:
+        """The rates of each random variable, as numpy arrays."""
         self._require_built("dropout rates")
-        return self._only(
-            lambda weight: ops.convert_to_numpy(ops.sigmoid(weight.log_alpha()))
-        )
+        weights = self.weights_by_name()
+        rates = [ops.sigmoid(weight.log_alpha()) for weight in weights.values()]
+        return dict(zip(weights, backend.to_numpy(rates), strict=True))
 
     def scale_kl(self, share: float) -> None:
         """Sets `kl_weight` to a share of its full value, built or not."""

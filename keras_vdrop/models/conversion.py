@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vdrop import backend
 from keras_vdrop.core import validation
 from keras_vdrop.core.seeds import check_seed
 from keras_vdrop.core.seeds import derived_seed
@@ -145,7 +146,9 @@ def to_deterministic(
     if prune is not None:
         # Behind the rounding, which makes more zeros.
         removal = pruning.plan_removal(plain)
-        whole, plain = plain, rebuild(plain, removal.smaller, safe_mode)
+        whole = plain
+        with backend.whole_where_uneven():
+            plain = rebuild(whole, removal.smaller, safe_mode)
         copy_weights(whole, plain, removal.select)
         smaller = dict(layer_pairs(whole, plain))
         steps = {smaller[layer]: step for layer, step in steps.items()}

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vdrop import backend
 from keras_vdrop.core import validation
 
 # The size of a part in bytes.
@@ -30,9 +31,34 @@ class Part:
     def predict(self, model: Any) -> Any:
         """As `model.predict`, without its reading of data."""
         if _is_distributed(model):
-            return model.predict(_Dataset(self.batches), verbose=0)
+            return self._predict_everywhere(model)
         outputs = [model.predict_on_batch(batch) for batch in self.batches]
         return concatenate(outputs)
+
+    def _predict_everywhere(self, model: Any) -> Any:
+        """By all devices, each with as many examples of a batch.
+
+        Keras fails on jax where they do not divide (3.15).
+        """
+        shards = backend.data_shards()
+        sizes = [len(keras.tree.flatten(batch)[0]) for batch in self.batches]
+        if not any(size % shards for size in sizes):
+            return model.predict(_Dataset(self.batches), verbose=0)
+        batches = [
+            keras.tree.map_structure(lambda x: _padded(x, shards), batch)
+            for batch in self.batches
+        ]
+        is_real = np.concatenate(
+            [np.arange(size + -size % shards) < size for size in sizes]
+        )
+        outputs = model.predict(_Dataset(batches), verbose=0)
+        return keras.tree.map_structure(lambda x: x[is_real], outputs)
+
+
+def _padded(array: Any, shards: int) -> Any:
+    """The last example again, until they divide by the shards."""
+    missing = -len(array) % shards
+    return np.concatenate([array, *missing * [array[-1:]]])
 
 
 class _Dataset(keras.utils.PyDataset):

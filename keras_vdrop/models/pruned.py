@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_vdrop import backend
 from keras_vdrop.core import validation
 from keras_vdrop.core.priors import ScaleInvariant
 from keras_vdrop.core.random_weight import RandomWeight
@@ -63,7 +64,7 @@ def prune(model: keras.Model, threshold: float = 3.0) -> None:
         for weight in layer.random_weights:
             if weight.mean_variable is None:
                 continue  # A layer of noise alone.
-            log_alpha = keras.ops.convert_to_numpy(weight.log_alpha())
+            (log_alpha,) = backend.to_numpy([weight.log_alpha()])
             noise = log_alpha > threshold
             if noise.any():
                 _check_prunable(layer, weight)

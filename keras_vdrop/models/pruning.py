@@ -10,7 +10,9 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
+from keras_vdrop.core import hooks
 from keras_vdrop.models.traversal import every_layer
 from keras_vdrop.models.traversal import variational_layers
 from keras_vdrop.models.unit_constants import to_numpy
@@ -51,15 +53,12 @@ def zero_noise(
             log_alpha = weight.axes.over_kernel(
                 weight.log_alpha(), weight.granularity
             )
-            log_alpha = np.broadcast_to(to_numpy(log_alpha), variable.shape)
             # Not `<=`, which NaN fails.
-            noise = log_alpha > threshold
-            variable.assign(np.where(noise, 0, to_numpy(variable)))
-            before = zeroed.get(plain, (0, 0))
-            zeroed[plain] = (
-                before[0] + noise.size,
-                before[1] + int(noise.sum()),
-            )
+            noise = ops.broadcast_to(log_alpha > threshold, variable.shape)
+            variable.assign(hooks.zero_where(noise, variable))
+            total, pruned = zeroed.get(plain, (0, 0))
+            total += math.prod(variable.shape)
+            zeroed[plain] = total, pruned + int(to_numpy(ops.sum(noise)))
     return zeroed
 
 

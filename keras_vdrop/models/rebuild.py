@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_vdrop import backend
 from keras_vdrop.core import validation
 from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.layers.variational import Variational
@@ -222,9 +223,7 @@ def own_weights(layer: keras.Layer) -> dict[str, Any]:
         parts: dict[str, Any] = {}
         weight.save_own_variables(parts)
         store.update({f"{weight.name}/{k}": v for k, v in parts.items()})
-    return {
-        name: keras.ops.convert_to_numpy(value) for name, value in store.items()
-    }
+    return dict(zip(store, backend.to_numpy([*store.values()]), strict=True))
 
 
 def load_own_weights(layer: keras.Layer, weights: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vdrop import backend
 from keras_vdrop.coding import grid
 from keras_vdrop.models.pruning import own_variables
 from keras_vdrop.models.traversal import variational_layers
@@ -52,8 +53,9 @@ def round_to_noise(
 
 def _step(weight: Any, variable: Any, precision: float) -> float | None:
     """The step of a kernel, or `None` if nothing is left of it."""
-    log_variance = keras.ops.convert_to_numpy(weight.log_variance())
-    left = keras.ops.convert_to_numpy(variable) != 0
+    log_variance = weight.log_variance()
+    log_variance, values = backend.to_numpy([log_variance, variable])
+    left = values != 0
     if not left.any():
         return None
     log_variance = np.broadcast_to(log_variance, left.shape)[left]
@@ -69,5 +71,5 @@ def round_biases(steps: dict[keras.Layer, float]) -> None:
 
 
 def _round(variable: Any, step: float) -> None:
-    values = keras.ops.convert_to_numpy(variable)
+    (values,) = backend.to_numpy([variable])
     variable.assign(grid.rounded(values, step))

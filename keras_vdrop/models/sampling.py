@@ -149,7 +149,8 @@ class Sampler:
         weights = self.random_weights()
         on_weights = all(w.mean_variable is not None for w in weights)
         if self.mode == "weights" and on_weights and self.dropout is None:
-            yield
+            with backend.outputs_here(self.model):
+                yield
             return
         model = self.model
         key = _fingerprint(model, self.mode, self.dropout is not None)
@@ -159,6 +160,7 @@ class Sampler:
             with (
                 sampling.scope(self.mode),
                 self.dropout or contextlib.nullcontext(),
+                backend.outputs_here(model),
             ):
                 yield
             _remember(key, model.predict_function)

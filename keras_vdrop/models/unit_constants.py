@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
-import keras
 import numpy as np
 from keras import layers
 
+from keras_vdrop import backend
 from keras_vdrop.models.unit_graph import Features
 
 
@@ -109,7 +109,7 @@ def in_float32(layer: Any, **changes: Any) -> Any:
 
 
 def to_numpy(tensor: Any) -> Any:
-    return keras.ops.convert_to_numpy(tensor)
+    return backend.to_numpy([tensor])[0]
 
 
 def run(layer: Any, values: Any) -> Any:

@@ -183,6 +183,130 @@ for arguments in {"granularity": "weight"}, ADDITIVE:
 """
 
 
-@pytest.mark.parametrize("code", [SAME_TRAINING, TRAFFIC, LAYOUTS])
-def test_eight_devices(code):
-    run_python(START + code, **EIGHT)
+LIFE = """
+import pathlib
+import sys
+
+path = pathlib.Path(sys.argv[1]) / "model.keras"
+
+
+def network(**arguments):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([
+        keras.Input((INPUTS,)),
+        keras_vdrop.VariationalDense(
+            UNITS, granularity="weight", activation="relu", **arguments
+        ),
+        keras_vdrop.VariationalDense(UNITS, noise="correlated", **arguments),
+    ])
+    model.compile(keras.optimizers.SGD(0.3), "mse")
+    return model
+
+
+def fit(model, epochs=1, **more):
+    return model.fit(
+        x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, **more
+    ).history["loss"]
+
+
+def mean_of(model):
+    # Batches of 16 and 11.
+    return keras_vdrop.predict(
+        model, x[:27], 3, batch_size=16, seed=0, verbose=0
+    ).mean
+
+
+# A KL that is much stronger than the data drives alpha to its limit.
+strong = {"rate": 0.4, "num_examples": 1, "seed": 3}
+usual = {"rate": 0.3, "num_examples": 100, "seed": 3}
+alone = network(**usual)
+fit(alone)
+one_mean = mean_of(alone)
+# Widths that no mesh divides are left.
+alphas = alone.layers[0].kernel_noise.variable
+low = np.full(alphas.shape, -5.0)
+low[:, :5] = 0.0
+one_rates = alone.layers[0].dropout_rates()
+alphas_before = np.array(alphas)
+alphas.assign(low)
+one_pruned = keras_vdrop.to_deterministic(alone, prune=-1.0, verbose=0)
+one_outputs = one_pruned.predict(x, verbose=0)
+assert one_pruned.layers[0].units == UNITS - 5
+alphas.assign(alphas_before)
+expected = fit(alone)
+scores = keras_vdrop.evaluate(alone, x[:27], y[:27], num_samples=2, seed=0)
+
+for spread in data_parallel, model_parallel:
+    distribution.set_distribution(spread())
+    # Identical rows on all shards, in two layers with the same seed.
+    layers = [keras_vdrop.VariationalDense(3 + 5, seed=1) for _ in range(2)]
+    ones = np.ones((32, INPUTS), "float32")
+    layout = distribution.distribution().get_data_layout(ones.shape)
+    ones = jax.device_put(ones, layout.backend_layout)
+    rows = np.concatenate([layer(ones, training=True) for layer in layers])
+    assert len(np.unique(rows, axis=0)) == 64
+
+    model = network(**strong)
+    fit(model, epochs=10)  # 20 steps.
+    for variable in model.variables:
+        parts = {}
+        for shard in variable.value.addressable_shards:
+            first = parts.setdefault(str(shard.index), shard.data)
+            np.testing.assert_array_equal(shard.data, first)
+    for layer in model.layers:
+        assert np.max(layer.log_alpha) <= 1e-6
+        assert np.max(layer.dropout_rates()) == 0.5
+
+    model = network(**usual)
+    shares = []
+    check = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: shares.append(
+            float(model.layers[0].kl_weight)
+        )
+    )
+    warmup = keras_vdrop.callbacks.KLWarmup(2)
+    fit(model, 3, callbacks=[warmup, check])
+    np.testing.assert_allclose(shares, [0.0, 0.005, 0.01], rtol=1e-6)
+
+    model = network(**usual)
+    fit(model)
+    np.testing.assert_allclose(mean_of(model), one_mean, atol=1e-6)
+    rates = model.layers[0].dropout_rates()
+    np.testing.assert_allclose(rates, one_rates, rtol=1e-5)
+    lines = []
+    keras_vdrop.summary(model, print_fn=lines.append)
+    shown = [float(number) for number in lines[5].split()[3:6]]
+    found = rates.mean(), rates.min(), rates.max()
+    np.testing.assert_allclose(shown, found, atol=5.1e-4)
+
+    # Another number of devices, and one, go on with a file.
+    model.save(path)
+    assert abs(fit(model)[0] - expected[0]) < 1e-6
+    found = keras_vdrop.evaluate(
+        model, x[:27], y[:27], num_samples=2, seed=0, verbose=0
+    )
+    for name, score in scores.items():
+        np.testing.assert_allclose(found[name], score, rtol=1e-5)
+    for other in None, model_parallel(), data_parallel():
+        distribution.set_distribution(other)
+        again = keras.saving.load_model(path)
+        assert abs(fit(again)[0] - expected[0]) < 1e-6
+
+    distribution.set_distribution(spread())
+    model = keras.saving.load_model(path)
+    model.layers[0].kernel_noise.variable.assign(low)
+    pruned = keras_vdrop.to_deterministic(model, prune=-1.0, verbose=0)
+    assert pruned.layers[0].units == UNITS - 5
+    outputs = pruned.predict(x, verbose=0)
+    np.testing.assert_allclose(outputs, one_outputs, atol=1e-6)
+    distribution.set_distribution(None)
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [SAME_TRAINING, TRAFFIC, LAYOUTS, LIFE],
+    ids=["training", "traffic", "layouts", "life"],
+)
+def test_eight_devices(code, tmp_path):
+    run_python(START + code, tmp_path, **EIGHT)
