@@ -5,12 +5,15 @@ from keras_vdrop import backend as _backend  # noqa: F401
 from keras_vdrop import callbacks
 from keras_vdrop import layers
 from keras_vdrop.core import divergence
+from keras_vdrop.core import losses
 from keras_vdrop.core import priors
 from keras_vdrop.diagnostics import metrics
 from keras_vdrop.diagnostics.evaluation import evaluate
 from keras_vdrop.diagnostics.gradient_variance import gradient_variance
 from keras_vdrop.diagnostics.rates import plot_rates
 from keras_vdrop.diagnostics.reliability import plot_reliability
+from keras_vdrop.diagnostics.risk_coverage import plot_least_sure
+from keras_vdrop.diagnostics.risk_coverage import plot_risk_coverage
 from keras_vdrop.diagnostics.summary import summary
 from keras_vdrop.layers import Variational
 from keras_vdrop.layers import VariationalConv1D
@@ -81,9 +84,12 @@ __all__ = [
     "gradient_variance",
     "layers",
     "load_compressed",
+    "losses",
     "metrics",
+    "plot_least_sure",
     "plot_rates",
     "plot_reliability",
+    "plot_risk_coverage",
     "predict",
     "priors",
     "prune",

@@ -15,6 +15,7 @@ PUBLIC = {
         keras_vdrop,
         keras_vdrop.layers,
         keras_vdrop.callbacks,
+        keras_vdrop.losses,
         keras_vdrop.metrics,
         keras_vdrop.priors,
         keras_vdrop.divergence,

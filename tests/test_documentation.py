@@ -64,6 +64,7 @@ def test_every_public_name_has_a_docstring_and_an_example():
         keras_vdrop,
         keras_vdrop.layers,
         keras_vdrop.callbacks,
+        keras_vdrop.losses,
         keras_vdrop.metrics,
         keras_vdrop.priors,
         keras_vdrop.divergence,

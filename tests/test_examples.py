@@ -419,22 +419,61 @@ def test_gradient_variance_and_its_resuming(run, tmp_path):
 
 
 def test_uncertainty_and_its_resuming(run, tmp_path):
-    options = ["--data", "digits", "--epochs", 1, "--seeds", 1]
-    options += ["--widths", 8, "--samples", 2]
+    options = ["--data", "digits", "--epochs", 1, "--seeds", 0]
+    options += ["--widths", 8, "--samples", 2, "--angles", 0, 90]
+    options += ["--methods", "plain", "MC dropout", "ensemble of 5"]
+    options += ["plain, then its last layer"]
     out = run("uncertainty.py", *options)
-    assert "variational_b, sampled" in out
-    rows = (tmp_path / "uncertainty.csv").read_text()
-    assert len(rows.splitlines()) == 8
-    run("uncertainty.py", *options)
-    assert (tmp_path / "uncertainty.csv").read_text() == rows
-    assert (tmp_path / "uncertainty.png").stat().st_size > 10_000
+    assert "| ensemble of 5 |" in out and "| MC dropout |" in out
+    rows = read_rows(tmp_path / "uncertainty.csv")
+    assert len(rows) == 4
+    turned = [float(x) for x in rows[0]["rotated_error"].split()]
+    assert turned[0] == pytest.approx(float(rows[0]["error"]), rel=1e-3)
+    # A network is chosen by the likelihood of the validation images.
+    choices = read_rows(tmp_path / "uncertainty_validation.csv")
+    own = [row for row in choices if row["network"] == "dropout"]
+    best = min(own, key=lambda row: float(row["nll"]))
+    (dropout,) = [row for row in rows if row["method"] == "MC dropout"]
+    assert dropout["choice"] == best["candidate"]
+    again = run("uncertainty.py", *options)
+    assert "epoch" in out and "epoch" not in again
+    assert read_rows(tmp_path / "uncertainty.csv") == rows
+    for ending in ("", "_risk", "_rotated"):
+        picture = tmp_path / f"uncertainty{ending}.png"
+        assert picture.stat().st_size > 10_000
 
 
-def test_regression(run, tmp_path):
-    options = ["--epochs", 2, "--samples", 10]
-    out = run("regression.py", *options)
-    assert "beyond" in out
+def test_regression_and_its_resuming(run, tmp_path):
+    generator = np.random.default_rng(0)
+    table = generator.normal(size=(60, 4))
+    np.savetxt(tmp_path / "own.csv", table, delimiter=",", header="a,b,c,d")
+    options = ["--epochs", 2, "--samples", 4, "--splits", 1, "--width", 4]
+    options += ["--methods", "plain", "variational", "MC dropout"]
+    for data in (["--csv", "own.csv", "--noise", "predicted"], []):
+        out = run("regression.py", *options, *data)
+        assert "| MC dropout |" in out
+    rows = read_rows(tmp_path / "regression.csv")
+    assert len(rows) == 6
+    for row in rows:
+        assert 0 <= float(row["coverage_0.5"]) <= float(row["coverage_0.95"])
+        assert (float(row["weights_std"]) == 0) == (row["method"] == "plain")
+    run("regression.py", *options)
+    assert read_rows(tmp_path / "regression.csv") == rows
     assert (tmp_path / "regression.png").stat().st_size > 10_000
+
+
+def test_active_learning_and_its_resuming(run, tmp_path):
+    options = ["--data", "digits", "--seeds", 0, "--widths", 8, "--steps", 10]
+    options += ["--first", 20, "--each", 10, "--most", 40, "--pool", 50]
+    out = run("active_learning.py", *options)
+    assert "| mutual information |" in out and "| random |" in out
+    rows = read_rows(tmp_path / "active_learning.csv")
+    assert [row["labels"] for row in rows] == 2 * ["20", "30", "40"]
+    # Both begin with the same images and the same weights.
+    assert rows[0]["accuracy"] == rows[3]["accuracy"]
+    assert "20," not in run("active_learning.py", *options)
+    assert read_rows(tmp_path / "active_learning.csv") == rows
+    assert (tmp_path / "active_learning.png").stat().st_size > 10_000
 
 
 def test_estimator_speed(run, tmp_path):

@@ -9,6 +9,7 @@ MODULES = {
     "keras_vdrop": "keras_vdrop/__init__.py",
     "keras_vdrop.layers": "keras_vdrop/layers/__init__.py",
     "keras_vdrop.callbacks": "keras_vdrop/callbacks/__init__.py",
+    "keras_vdrop.losses": "keras_vdrop/core/losses.py",
     "keras_vdrop.metrics": "keras_vdrop/diagnostics/metrics.py",
     "keras_vdrop.priors": "keras_vdrop/core/priors.py",
     "keras_vdrop.divergence": "keras_vdrop/core/divergence.py",

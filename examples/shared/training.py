@@ -32,6 +32,11 @@ def steps_of(epochs, examples, batch_size):
     return epochs * -(-examples // batch_size)
 
 
+def steps_per_execution(number):
+    """Returns how many steps are one call: 1 on torch, which has no other."""
+    return 1 if keras.backend.backend() == "torch" else number
+
+
 def error_percent(model, data):
     """Returns the error of the model without noise."""
     logits = model.predict(data[0], batch_size=1000, verbose=0)

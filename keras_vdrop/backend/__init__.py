@@ -24,6 +24,7 @@ Every file defines the same names:
   of a state, and the numbers of a key;
 - `state_after`, `assign_state`: the state of a generator after a draw;
 - `on_values`: a function of the values of a tensor with ragged rows;
+- `random_state`: a scope in which random numbers without a seed have one;
 - `to_numpy`: arrays of tensors, wherever these are;
 - `compiled`: a function of tensors, compiled;
 - `uncompiled`: keeps what draws noise from a compiler;
@@ -84,6 +85,7 @@ draw_key = _chosen.draw_key
 fold_key = _chosen.fold_key
 split_key = _chosen.split_key
 normal = _chosen.normal
+random_state = _chosen.random_state
 to_numpy = _chosen.to_numpy
 uncompiled = _chosen.uncompiled
 compiled = _chosen.compiled

@@ -257,6 +257,15 @@ def normal(key: Any, shape: Any, dtype: str) -> Any:
     return keras.random.normal(shape, dtype=dtype, seed=int(key[0] ^ key[1]))
 
 
+def random_state(seed: int) -> Any:
+    """A scope in which random numbers without a seed follow from this one.
+
+    Those of Keras have a seed of their own, unless a backend says otherwise.
+    """
+    del seed
+    return contextlib.nullcontext()
+
+
 def to_numpy(tensors: Sequence) -> list:
     """Arrays of tensors or variables, all fetched at once where possible."""
     return [ops.convert_to_numpy(tensor) for tensor in tensors]

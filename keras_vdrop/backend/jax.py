@@ -15,6 +15,7 @@ from keras_vdrop.backend.default import hard_limit
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outside_scope
 from keras_vdrop.backend.default import plus
+from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
@@ -53,6 +54,7 @@ __all__ = [
     "outputs_here",
     "outside_scope",
     "plus",
+    "random_state",
     "remember_limit",
     "softplus",
     "split_key",

@@ -19,6 +19,7 @@ from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import plus
+from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
 from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import state_after
@@ -52,6 +53,7 @@ __all__ = [
     "outputs_here",
     "outside_scope",
     "plus",
+    "random_state",
     "remember_limit",
     "softplus",
     "split_key",

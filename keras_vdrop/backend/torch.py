@@ -46,6 +46,7 @@ from keras_vdrop.backend.torch_random import draw_key
 from keras_vdrop.backend.torch_random import fold_key
 from keras_vdrop.backend.torch_random import is_recomputed
 from keras_vdrop.backend.torch_random import normal
+from keras_vdrop.backend.torch_random import random_state
 from keras_vdrop.backend.torch_random import split_key
 from keras_vdrop.backend.torch_random import state_after
 from keras_vdrop.backend.torch_random import uncompiled
@@ -71,6 +72,7 @@ __all__ = [
     "outputs_here",
     "outside_scope",
     "plus",
+    "random_state",
     "remember_limit",
     "softplus",
     "split_key",

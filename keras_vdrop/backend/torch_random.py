@@ -1,5 +1,7 @@
 """Keys and random numbers on torch; `default.py` documents the names."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -114,3 +116,13 @@ def _hash(*numbers: int) -> int:
         state = (state ^ state >> 27) * SECOND_FACTOR & 2**64 - 1
         state ^= state >> 31
     return state
+
+
+@contextlib.contextmanager
+def random_state(seed: int) -> Iterator[None]:
+    # Dropout without a seed is torch's own (Keras 3.15,
+    # backend/torch/random.py).
+    devices = range(torch.cuda.device_count())
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield

@@ -35,7 +35,9 @@ class ClassifierMetric(keras.metrics.Metric):
     ) -> None:
         probabilities = self._probabilities(y_pred)
         labels = self._labels(y_true, tuple(probabilities.shape))
-        weights = self._weights(probabilities, y_pred, sample_weight)
+        weights = position_weights(
+            probabilities[..., 0], y_pred, sample_weight, self.dtype
+        )
         known = are_shares(labels) & ops.any(labels > 0, axis=-1)
         inside = are_shares(probabilities)
         counts = ops.not_equal(weights, 0)
@@ -87,28 +89,6 @@ class ClassifierMetric(keras.metrics.Metric):
         matches = ops.equal(numbers, ops.arange(classes, dtype="float32"))
         return ops.cast(matches, self.dtype)
 
-    def _weights(
-        self, probabilities: Any, y_pred: Any, sample_weight: Any
-    ) -> Any:
-        """The weight of each position, the mask being a part of it."""
-        weights = ops.ones_like(probabilities[..., 0])
-        shape = tuple(weights.shape)
-        if len(shape) > 1:
-            # The positions of a sequence share the weight of one example.
-            positions = ops.convert_to_tensor(ops.shape(weights)[1:])
-            weights = weights / ops.cast(ops.prod(positions), self.dtype)
-        if ops.is_tensor(y_pred):
-            mask = Mask(dtype=self.dtype)(0.0, y_pred)
-            weights = weights * spread("y_pred", "a mask", mask, shape)
-        if sample_weight is not None:
-            sample_weight = ops.cast(
-                ops.convert_to_tensor(sample_weight), self.dtype
-            )
-            weights = weights * spread(
-                "sample_weight", "weights", sample_weight, shape
-            )
-        return weights
-
     def get_config(self) -> dict[str, Any]:
         config = {
             "from_logits": self.from_logits,
@@ -130,6 +110,34 @@ class Mask(keras.losses.Loss):
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return ops.ones((), dtype=self.dtype)
+
+
+def position_weights(
+    like: Any, y_pred: Any, sample_weight: Any, dtype: Any
+) -> Any:
+    """The weight of each position, the mask being a part of it.
+
+    Args:
+        like: Tensor of the shape of the positions.
+        y_pred: The outputs, which may have a mask, or `None`.
+        sample_weight: Weights of the examples or positions, or `None`.
+        dtype: That of the result.
+    """
+    weights = ops.ones_like(like)
+    shape = tuple(weights.shape)
+    if len(shape) > 1:
+        # The positions of a sequence share the weight of one example.
+        positions = ops.convert_to_tensor(ops.shape(weights)[1:])
+        weights = weights / ops.cast(ops.prod(positions), dtype)
+    if ops.is_tensor(y_pred):
+        mask = Mask(dtype=dtype)(0.0, y_pred)
+        weights = weights * spread("y_pred", "a mask", mask, shape)
+    if sample_weight is not None:
+        sample_weight = ops.cast(ops.convert_to_tensor(sample_weight), dtype)
+        weights = weights * spread(
+            "sample_weight", "weights", sample_weight, shape
+        )
+    return weights
 
 
 def are_shares(rows: Any) -> Any:

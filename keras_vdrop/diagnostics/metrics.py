@@ -7,10 +7,16 @@ from keras import ops
 
 from keras_vdrop.core import validation
 from keras_vdrop.diagnostics.classification import ClassifierMetric
+from keras_vdrop.diagnostics.regression import IntervalCoverage
+from keras_vdrop.diagnostics.regression import IntervalScore
+from keras_vdrop.diagnostics.risk import AreaUnderRiskCoverage
 
 __all__ = [
+    "AreaUnderRiskCoverage",
     "BrierScore",
     "ExpectedCalibrationError",
+    "IntervalCoverage",
+    "IntervalScore",
     "NegativeLogLikelihood",
 ]
 

@@ -38,6 +38,7 @@ from keras_vdrop.layers.core.reversible_embedding import (
     VariationalReversibleEmbedding,
 )
 from keras_vdrop.layers.dropout import VariationalDropout
+from keras_vdrop.layers.observation_noise import ObservationNoise
 from keras_vdrop.layers.recurrent.conv_lstm1d import VariationalConvLSTM1D
 from keras_vdrop.layers.recurrent.conv_lstm2d import VariationalConvLSTM2D
 from keras_vdrop.layers.recurrent.conv_lstm3d import VariationalConvLSTM3D
@@ -50,6 +51,7 @@ from keras_vdrop.layers.recurrent.simple_rnn import VariationalSimpleRNNCell
 from keras_vdrop.layers.variational import Variational
 
 __all__ = [
+    "ObservationNoise",
     "Variational",
     "VariationalConv1D",
     "VariationalConv1DTranspose",

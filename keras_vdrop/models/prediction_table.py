@@ -2,31 +2,36 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_vdrop.core import notebook
+from keras_vdrop.models.likelihoods import CLASSES
+from keras_vdrop.models.statistics import entropy
 
 EXAMPLES = 8
 OUTPUTS = 4
 
 
-def prediction_table(found: Any, is_classifier: bool) -> str:
+def prediction_table(outputs: list[dict], num_samples: int) -> str:
     """The first examples in HTML, a table for each output of the model.
 
     Args:
-        found: `Predictions`.
-        is_classifier: Boolean, whether it has entropies.
+        outputs: The statistics of each output by name.
+        num_samples: Integer.
     """
-    columns = {"mean": found.mean, "std": found.std}
-    if is_classifier:
-        columns["entropy"] = found.entropy
-        columns["mutual information"] = found.mutual_information
-    parts = [keras.tree.flatten(column) for column in columns.values()]
-    return "".join(
-        _table(dict(zip(columns, arrays, strict=True)), found.num_samples)
-        for arrays in zip(*parts, strict=True)
-    )
+    return "".join(_table(_columns(output), num_samples) for output in outputs)
+
+
+def _columns(output: dict[str, Any]) -> dict[str, Any]:
+    columns = {"mean": output["mean"], "std": output["std"]}
+    if output["likelihood"] in CLASSES:
+        total, expected = entropy(output["mean"]), output["expected_entropy"]
+        columns["entropy"] = total
+        columns["mutual information"] = np.maximum(total - expected, 0.0)
+    elif output["likelihood"] == "gaussian":
+        columns["std by weights"] = output["weights_std"]
+        columns["std by data"] = output["data_std"]
+    return columns
 
 
 def _table(columns: dict[str, Any], num_samples: int) -> str:

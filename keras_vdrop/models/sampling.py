@@ -15,6 +15,7 @@ from keras_vdrop import backend
 from keras_vdrop.core import sampling
 from keras_vdrop.core.random_weight import RandomWeight
 from keras_vdrop.core.seeds import InitialState
+from keras_vdrop.models.monte_carlo_dropout import MonteCarloDropout
 from keras_vdrop.models.parts import Part
 from keras_vdrop.models.traversal import every_layer
 from keras_vdrop.models.traversal import variational_layers
@@ -31,18 +32,25 @@ class Sampler:
     """Runs `model.predict` once for each sample.
 
     Args:
-        model: A `keras.Model` with variational layers.
+        model: A `keras.Model`.
         mode: One of `keras_vdrop.core.sampling.MODES`.
         num_samples: Positive integer.
         seed: Integer, or `None` for a random one.
+        dropout: Boolean, whether the dropout layers of the model are on.
     """
 
     def __init__(
-        self, model: Any, mode: str, num_samples: int, seed: int | None
+        self,
+        model: Any,
+        mode: str,
+        num_samples: int,
+        seed: int | None,
+        dropout: bool = False,
     ):
         self.model = model
         self.mode = mode
         self.num_samples = num_samples
+        self.dropout = MonteCarloDropout(model) if dropout else None
         words = InitialState(seed).words
         self.seed = words[0] << 31 | words[1]
         # What each sample has left in variables of the model, such as the
@@ -62,10 +70,17 @@ class Sampler:
             with _restored(model) as before, self._predict_function():
                 for number in range(self.num_samples):
                     self._begin(number, before)
-                    add(part.predict(model))
+                    add(self._predict(part, number))
                     if not part.is_all:
                         self._end(number, before)
         self.part += 1
+
+    def _predict(self, part: Part, number: int) -> Any:
+        if self.dropout is None:
+            return part.predict(self.model)
+        salt = f"{number} dropout {self.part}"
+        with self.dropout.seeded(self.seed, salt):
+            return part.predict(self.model)
 
     def random_weights(self) -> list[RandomWeight]:
         return [
@@ -133,18 +148,21 @@ class Sampler:
         """The model's own compiled function, or one with noise in it."""
         weights = self.random_weights()
         on_weights = all(w.mean_variable is not None for w in weights)
-        if self.mode == "weights" and on_weights:
+        if self.mode == "weights" and on_weights and self.dropout is None:
             with backend.outputs_here(self.model):
                 yield
             return
         model = self.model
-        key = _fingerprint(model, self.mode)
+        key = _fingerprint(model, self.mode, self.dropout is not None)
         plain = model.predict_function
         model.predict_function = _functions.pop(key, None)
         try:
-            with sampling.scope(self.mode):
-                with backend.outputs_here(model):
-                    yield
+            with (
+                sampling.scope(self.mode),
+                self.dropout or contextlib.nullcontext(),
+                backend.outputs_here(model),
+            ):
+                yield
             _remember(key, model.predict_function)
         finally:
             model.predict_function = plain
@@ -181,7 +199,7 @@ def _sample_function(weights: list[RandomWeight]) -> Callable:
     return sample
 
 
-def _fingerprint(model: Any, mode: str) -> tuple:
+def _fingerprint(model: Any, mode: str, dropout: bool) -> tuple:
     """What a compiled function depends on, beside the shapes of the data.
 
     The config has the estimators of the layers too.
@@ -193,6 +211,7 @@ def _fingerprint(model: Any, mode: str) -> tuple:
     return (
         id(model),
         mode,
+        dropout,
         config,
         # More once weights were pruned.
         len(model.weights),

@@ -5,109 +5,152 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vdrop.core import validation
 from keras_vdrop.core.pointwise import TINY
+from keras_vdrop.models import likelihoods
+from keras_vdrop.models import mixture
+from keras_vdrop.models.likelihoods import is_binary
 from keras_vdrop.models.parts import concatenate
-
-_map = keras.tree.map_structure
 
 
 class Statistics:
-    """Mean and deviation of samples, which need not be kept.
+    """Of all outputs of a model.
 
     Args:
-        from_logits: As in `keras_vdrop.predict`.
+        likelihood: What `likelihoods.check` gives.
+        keep: Boolean, whether to keep all samples, for quantiles.
+        names: The names of the outputs of a model that gives a list.
+    """
+
+    def __init__(self, likelihood: Any, keep: bool, names: list[str]):
+        self.likelihood = likelihood
+        self.keep = keep
+        self.names = names
+        self.structure: Any = None
+        self.shapes: list[tuple] = []
+        self.leaves: list[OutputStatistics] = []
+
+    def add(self, outputs: Any) -> None:
+        """Adds a sample: an array, or a structure of arrays."""
+        if not self.leaves:
+            self.structure = keras.tree.map_structure(lambda _: 0, outputs)
+            kinds = likelihoods.of_outputs(self.likelihood, outputs, self.names)
+            self.leaves = [OutputStatistics(k, self.keep) for k in kinds]
+            self.shapes = _shapes(outputs)
+        if _shapes(outputs) != self.shapes:
+            raise validation.invalid(
+                "model",
+                "models with outputs of the same shapes",
+                (self.shapes, _shapes(outputs)),
+            )
+        for leaf, array in zip(
+            self.leaves, keras.tree.flatten(outputs), strict=True
+        ):
+            leaf.add(np.asarray(array))
+
+    def result(self, quantiles: tuple, keep_samples: bool) -> list[dict]:
+        """Of each output its statistics by name."""
+        return [leaf.result(quantiles, keep_samples) for leaf in self.leaves]
+
+
+class OutputStatistics:
+    """Mean and deviation of samples of one output, which need not be kept.
+
+    Args:
+        likelihood: One of `likelihoods.LIKELIHOODS`, or `None`.
         keep: Boolean, whether to keep all samples, for quantiles.
     """
 
-    def __init__(self, from_logits: bool | None, keep: bool):
-        self.from_logits = from_logits
+    def __init__(self, likelihood: str | None, keep: bool):
+        self.likelihood = likelihood
         self.count = 0
         self.kept: list | None = [] if keep else None
         self.mean: Any = None
         # The sum of the squared differences from the mean (Welford 1962).
         self.squares: Any = None
-        self.entropy: Any = None
+        # The mean of what the data add: entropies or variances.
+        self.data: Any = None
 
     def add(self, outputs: Any) -> None:
-        """Adds a sample: an array, or a structure of arrays."""
-        outputs = _map(self._as_probabilities, outputs)
         self.count += 1
+        outputs, kept, data = self._parts(outputs)
         if self.kept is not None:
-            self.kept.append(outputs)
+            self.kept.append(kept)
         if self.mean is None:
-            self.mean = _map(np.array, outputs)
-            self.squares = _map(np.zeros_like, outputs)
-            self.entropy = _map(self._entropy, outputs)
+            self.mean = np.array(outputs)
+            self.squares = np.zeros_like(outputs)
+            self.data = data
             return
-        before = _map(np.subtract, outputs, self.mean)
-        self.mean = _map(lambda m, d: m + d / self.count, self.mean, before)
-        self.squares = _map(
-            lambda s, d, x, m: s + d * (x - m),
-            self.squares,
-            before,
-            outputs,
-            self.mean,
-        )
-        self.entropy = _map(
-            lambda e, x: e + (self._entropy(x) - e) / self.count,
-            self.entropy,
-            outputs,
-        )
+        before = outputs - self.mean
+        self.mean = self.mean + before / self.count
+        self.squares = self.squares + before * (outputs - self.mean)
+        self.data = self.data + (data - self.data) / self.count
 
     def result(self, quantiles: tuple, keep_samples: bool) -> dict[str, Any]:
-        """The statistics by name, of the structure of a sample."""
+        variance = self.squares / self.count
         found = {
+            "likelihood": self.likelihood,
             "mean": self.mean,
-            "std": _map(lambda s: np.sqrt(s / self.count), self.squares),
+            "std": np.sqrt(variance),
             "quantiles": [],
         }
-        if self.from_logits is not None:
-            found["expected_entropy"] = self.entropy
+        if self.likelihood == "gaussian":
+            found["weights_std"] = np.sqrt(variance)
+            found["data_std"] = np.sqrt(self.data)
+            found["std"] = np.sqrt(variance + self.data)
+        elif self.likelihood is not None:
+            found["expected_entropy"] = self.data
         if self.kept is not None:
-            samples = _map(lambda *parts: np.stack(parts), *self.kept)
+            samples = np.stack(self.kept)
             found["quantiles"] = [
-                _map(lambda x, q=q: np.quantile(x, q, axis=0), samples)
-                for q in quantiles
+                quantile(self.likelihood, samples, q) for q in quantiles
             ]
             if keep_samples:
                 found["samples"] = samples
         return found
 
-    def _as_probabilities(self, outputs: Any) -> Any:
-        outputs = np.asarray(outputs)
-        if outputs.dtype != "float64":
-            outputs = outputs.astype("float32")
-        if not self.from_logits:
-            return outputs
-        if is_binary(outputs):
-            half = 0.5 * np.tanh(0.5 * outputs)
-            return 0.5 + half
-        outputs = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
-        return outputs / outputs.sum(axis=-1, keepdims=True)
-
-    def _entropy(self, probabilities: Any) -> Any:
-        # Not asked for otherwise: regressions have negative outputs.
-        if self.from_logits is None:
-            return np.zeros(())
-        return entropy(probabilities)
+    def _parts(self, outputs: Any) -> tuple[Any, Any, Any]:
+        """What to average, what to keep, and what the data add."""
+        if self.likelihood == "gaussian":
+            likelihoods.check_gaussian(outputs)
+            mean, variance = mixture.split(outputs)
+            kept = likelihoods.wide(outputs)
+            return mean.astype(kept.dtype), kept, variance.astype(kept.dtype)
+        if self.likelihood is None:
+            outputs = likelihoods.wide(outputs)
+            return outputs, outputs, np.zeros(())
+        outputs = likelihoods.probabilities(
+            outputs, self.likelihood == "logits"
+        )
+        return outputs, outputs, entropy(outputs)
 
 
-def join(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _shapes(outputs: Any) -> list[tuple]:
+    return [np.shape(array) for array in keras.tree.flatten(outputs)]
+
+
+def quantile(likelihood: str | None, samples: Any, q: float) -> Any:
+    """Of samples as they are kept: for a Gaussian of the mixture of them."""
+    if likelihood == "gaussian":
+        return mixture.quantile(samples, q).astype(samples.dtype)
+    return np.quantile(samples, q, axis=0)
+
+
+def join(parts: list[list[dict]]) -> list[dict]:
     """The statistics of all examples, of those of their parts."""
+    return [_joined(leaves) for leaves in zip(*parts, strict=True)]
+
+
+def _joined(parts: tuple[dict, ...]) -> dict[str, Any]:
     if len(parts) == 1:
         return parts[0]
     # The first axis of the samples counts them.
     return {
-        name: concatenate(
-            [part[name] for part in parts], int(name == "samples")
-        )
+        name: parts[0][name]
+        if name == "likelihood"
+        else concatenate([part[name] for part in parts], int(name == "samples"))
         for name in parts[0]
     }
-
-
-def is_binary(outputs: Any) -> bool:
-    """Whether there is one output for each example: the second of two."""
-    return outputs.ndim < 2 or outputs.shape[-1] == 1
 
 
 def entropy(probabilities: Any) -> Any:

@@ -12,7 +12,8 @@ from keras_vdrop.layers.recurrent.base_cell import VariationalCell
 VARIATIONAL = {
     cls.keras_class(): cls
     for cls in (getattr(variational, name) for name in variational.__all__)
-    if issubclass(cls, keras.Layer)
+    if issubclass(cls, variational.VariationalLayer)
+    and issubclass(cls, keras.Layer)
     and cls.keras_class() not in (keras.Layer, keras.layers.Wrapper)
 }
 

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from scipy import special
+from scipy import stats
 
 import keras_vdrop
 from keras_vdrop import evaluate
@@ -65,7 +66,7 @@ def test_classifier(loss, activation, logits, weights):
     model = make(loss, activation=activation)
     found = run(model, X, LABELS, weights)
     expected = by_definition(mean_of(model, logits), weights)
-    assert set(found) == {*expected, "ece"}
+    assert set(found) == {*expected, "aurc", "ece"}
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, err_msg=name)
     assert 0 < found["ece"] < 1
@@ -99,6 +100,159 @@ def test_regression(loss, weights):
     expected = np.mean(errors if weights is None else errors * weights)
     np.testing.assert_allclose(found["loss"], expected, rtol=1e-5)
     assert set(found) == {"loss", "std"} and found["std"] > 0
+
+
+def test_regression_with_its_noise():
+    model = make(keras_vdrop.losses.GaussianNegativeLogLikelihood(), 2)
+    y = X[:, 0] + GENERATOR.normal(size=40).astype("float32")
+    for weights in (None, WEIGHTS):
+        found = run(model, X, y, weights)
+        predicted = keras_vdrop.predict(
+            model,
+            X,
+            8,
+            likelihood="gaussian",
+            keep_samples=True,
+            seed=3,
+            verbose=0,
+        )
+        mean, log_variance = (
+            predicted.samples.astype("float64")[..., 0],
+            (predicted.samples.astype("float64")[..., 1]),
+        )
+        std = np.exp(0.5 * log_variance)
+        density = stats.norm.pdf(y, mean, std).mean(0)
+        total = np.sqrt((mean**2 + std**2).mean(0) - mean.mean(0) ** 2)
+        one = -stats.norm.logpdf(y, mean.mean(0), total)
+        squares = (y - mean.mean(0)) ** 2
+        # Whether a target is inside follows from the distribution function.
+        share = stats.norm.cdf(y, mean, std).mean(0)
+        inside = (share > 0.05) & (share < 0.95)
+        w = np.ones(40) if weights is None else weights
+        expected = {
+            "nll": np.average(-np.log(density), weights=w),
+            "rmse": np.sqrt(np.average(squares, weights=w)),
+            "coverage": np.average(inside, weights=w),
+            "std": total.mean(),
+            "loss": np.mean(w * one),
+        }
+        assert set(found) == {*expected, "interval_score"}
+        for name, value in expected.items():
+            np.testing.assert_allclose(
+                found[name], value, rtol=1e-4, err_msg=name
+            )
+
+
+def test_several_outputs():
+    x = keras.Input((4,))
+    hidden = keras_vdrop.VariationalDense(5, rate=0.4, num_examples=40)(x)
+    layers = [
+        keras.layers.Dense(3, name="label"),
+        keras.layers.Dense(2, name="level"),
+        keras.layers.Dense(1, name="rest"),
+    ]
+    losses = {
+        "label": CROSSENTROPY(from_logits=True),
+        "level": keras_vdrop.losses.GaussianNegativeLogLikelihood(),
+        "rest": "mse",
+    }
+    shares = {"label": 1.0, "level": 0.5, "rest": 2.0}
+    y = {"label": LABELS, "level": X[:, :1], "rest": X[:, 1:2]}
+    alone = {}
+    for layer in layers:
+        model = keras.Model(x, layer(hidden))
+        model.compile("sgd", losses[layer.name])
+        for key, value in run(model, X, y[layer.name], WEIGHTS).items():
+            alone[f"{layer.name}_{key}"] = value
+    loss = sum(shares[n] * alone[f"{n}_loss"] for n in shares)
+    outputs = {layer.name: layer(hidden) for layer in layers}
+    model = keras.Model(x, outputs)
+    model.compile("sgd", losses, loss_weights=shares)
+    found = run(model, X, y, WEIGHTS)
+    again = run(model, X, y, {name: WEIGHTS for name in y})
+    assert set(found) == {*alone, "loss"}
+    for name, value in {**alone, "loss": loss}.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(again[name], value, rtol=1e-4)
+    # As lists, of which one output has no loss.
+    listed = keras.Model(x, list(outputs.values()))
+    listed.compile("sgd", [losses["label"], None, "mse"])
+    found = run(listed, X, list(y.values()), WEIGHTS)
+    names = listed.output_names
+    np.testing.assert_allclose(
+        found[f"{names[0]}_nll"], alone["label_nll"], rtol=1e-4
+    )
+    assert not any(name.startswith(names[1]) for name in found)
+
+
+def test_masks_and_weights_of_positions():
+    """As Keras weighs them: `evaluate` of a model with hardly any noise."""
+    layers = [
+        keras.layers.Masking(),
+        keras_vdrop.VariationalDense(3, rate=1e-12, num_examples=40),
+    ]
+    model = keras.Sequential([keras.Input((5, 4)), *layers])
+    model.compile(
+        "sgd",
+        CROSSENTROPY(from_logits=True),
+        weighted_metrics=[
+            keras_vdrop.metrics.NegativeLogLikelihood(from_logits=True),
+            keras_vdrop.metrics.BrierScore(from_logits=True),
+        ],
+    )
+    x = X.reshape(8, 5, 4).copy()
+    y, weights = LABELS.reshape(8, 5), WEIGHTS.reshape(8, 5)
+    x[0, 2:] = x[3, 1:] = 0.0
+    kl = sum(float(value) for value in model.losses)
+    for sample_weight in (None, weights, np.repeat(weights[:, :1], 5, 1)):
+        found = run(model, x, y, sample_weight)
+        expected = model.evaluate(
+            x, y, sample_weight=sample_weight, verbose=0, return_dict=True
+        )
+        np.testing.assert_allclose(
+            found["loss"], expected["loss"] - kl, rtol=1e-3
+        )
+        for name in ("nll", "brier"):
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-3)
+    np.testing.assert_allclose(
+        run(model, x, y, weights[:, 0])["nll"],
+        found["nll"],
+        rtol=1e-5,
+    )
+
+
+def test_images_as_outputs():
+    layer = keras_vdrop.VariationalConv2D(3, 1, rate=0.4, num_examples=2)
+    model = keras.Sequential([keras.Input((4, 5, 4)), layer])
+    model.compile("sgd", CROSSENTROPY(from_logits=True))
+    x, y = X.reshape(2, 4, 5, 4), LABELS.reshape(2, 4, 5)
+    found = run(model, x, y)
+    p = keras_vdrop.predict(model, x, 8, from_logits=True, seed=3, verbose=0)
+    expected = by_definition(p.mean.reshape(40, 3))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4)
+
+
+def test_dropout_and_ensemble():
+    def plain():
+        layers = [keras.layers.Dropout(0.5), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        model.compile("sgd", CROSSENTROPY(from_logits=True))
+        return model
+
+    models = [plain() for _ in range(3)]
+    p = special.softmax([m.predict(X, verbose=0) for m in models], -1).mean(0)
+    found = run(models, X, LABELS)
+    for name, value in by_definition(p).items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4)
+    dropped = keras_vdrop.predict(
+        models[0], X, 8, from_logits=True, dropout=True, seed=3, verbose=0
+    ).mean
+    found = run(models[0], X, LABELS, dropout=True)
+    for name, value in by_definition(dropped).items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4)
+    with pytest.raises(ValueError, match="`dropout=True`"):
+        run(models[0], X, LABELS)
 
 
 class Batches(keras.utils.PyDataset):
@@ -161,7 +315,7 @@ def test_refused():
     with pytest.raises(ValueError, match="argument `model`.*compiled with one"):
         evaluate(several, X, LABELS)
     several.compile("sgd", ["mse", "mse"])
-    with pytest.raises(ValueError, match="argument `model`.*one output"):
+    with pytest.raises(ValueError, match="argument `y`.*list or dict"):
         evaluate(several, X, LABELS)
     several.compile("sgd", "mse")
     with pytest.raises(ValueError, match="argument `model`.*one output"):

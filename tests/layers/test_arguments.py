@@ -13,7 +13,7 @@ import keras_vdrop
 LAYERS = {
     name: getattr(keras_vdrop.layers, name)
     for name in keras_vdrop.layers.__all__
-    if name != "VariationalLayer"
+    if name not in ("ObservationNoise", "VariationalLayer")
 }
 REQUIRED = {
     "VariationalDense": {"units": 4},
