@@ -9,6 +9,7 @@ differentiated again.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -188,3 +189,13 @@ def _deviation_gradient(
 def deviation(variance: Any, noise: Any) -> Any:
     """`sqrt(variance) * noise`, with no derivative of the noise."""
     return times(ops.sqrt(variance), noise)
+
+
+def scaled(scale: float, slope: float) -> Callable:
+    """A function that multiplies by `scale`, with a derivative of `slope`."""
+
+    @with_gradient(lambda upstream: (upstream * slope,), kept_from=1)
+    def multiply(x: Any) -> Any:
+        return x * scale
+
+    return multiply

@@ -83,7 +83,7 @@ class Independent:
             slope = min(slope, 1.0)
         self._times_speed = None
         if natural and (speed, slope) != (1, 1):
-            self._times_speed = _scaled(speed, slope)
+            self._times_speed = pointwise.scaled(speed, slope)
 
     @property
     def log_limit(self) -> float | None:
@@ -285,16 +285,6 @@ def limited(log_alpha: Any, limit: float | None) -> Any:
     if limit is None:
         return log_alpha
     return pointwise.one_way_limit(log_alpha, limit=limit)
-
-
-def _scaled(scale: float, slope: float) -> Callable:
-    """Multiplication by `scale`, with a derivative of `slope`."""
-
-    @backend.with_gradient(lambda upstream: (upstream * slope,), kept_from=1)
-    def multiply(x: Any) -> Any:
-        return x * scale
-
-    return multiply
 
 
 def _as_float(mean: Any) -> Any:
