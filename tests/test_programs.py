@@ -35,8 +35,8 @@ def programs(monkeypatch):
 @pytest.mark.parametrize(
     "name",
     [
-        "type A",
         "type B, weight",
+        pytest.param("type A", marks=pytest.mark.slow),
         pytest.param("type B, layer", marks=pytest.mark.slow),
         pytest.param("type B, weight, exact KL", marks=pytest.mark.slow),
         pytest.param("type B, additive", marks=pytest.mark.slow),

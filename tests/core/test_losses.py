@@ -126,7 +126,13 @@ def test_far_away_it_is_continuous():
     assert np.all(np.diff(found) > 0)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd", "rmsprop"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "adam",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("sgd", "rmsprop")),
+    ],
+)
 def test_one_noise_is_learned(optimizer, tmp_path):
     """Its standard error is that of a standard deviation."""
     x = GENERATOR.normal(size=(2000, 1)).astype("float32")

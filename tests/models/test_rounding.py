@@ -150,7 +150,9 @@ def data(model):
     return x, model.predict(x, verbose=0)
 
 
-@pytest.mark.parametrize("variational", [True, False])
+@pytest.mark.parametrize(
+    "variational", [pytest.param(True, marks=pytest.mark.slow), False]
+)
 def test_smallest(variational, capsys):
     model = network()
     if not variational:
@@ -171,6 +173,7 @@ def test_smallest(variational, capsys):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_smallest_takes_the_loss_of_the_model():
     model = keras_vdrop.to_deterministic(network())
     x, y = data(model)
