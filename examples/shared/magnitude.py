@@ -1,8 +1,8 @@
 """The rival: gradual magnitude pruning.
 
-The plain network is trained on. Every few hundred steps its smallest weights
-are set to zero and stay zero. Their share grows as a cubic of the time, and
-does so for two thirds of it. Meanwhile the learning rate falls to zero.
+The plain network is trained on. Before each epoch its smallest weights are set
+to zero and stay zero. Their share grows as a cubic of the time, and does so
+for two thirds of it. Meanwhile the learning rate falls to zero.
 
 Reference:
 
@@ -12,11 +12,10 @@ Reference:
 import keras
 import numpy as np
 
-from shared.sparse import BATCH_SIZE
 from shared.sparse import kernels
 
-# Times in an epoch, and until which share of the training.
-TIMES, UNTIL = 2, 2 / 3
+# The share of the training in which weights are removed.
+UNTIL = 2 / 3
 
 
 class MaskedAdam(keras.optimizers.Adam):
@@ -82,15 +81,8 @@ def gradual(stages, kept, epochs, name):
 
     def train():
         model = stages.model("plain")
-        steps = len(stages.train[0]) // BATCH_SIZE // TIMES
-        stages.fit(
-            model,
-            name,
-            TIMES * epochs,
-            [GradualPruning(kept)],
-            optimizer=MaskedAdam,
-            steps_per_epoch=max(1, steps),
-        )
+        callbacks = [GradualPruning(kept)]
+        stages.fit(model, name, epochs, callbacks, optimizer=MaskedAdam)
         return model
 
     return stages.stored(name, train)

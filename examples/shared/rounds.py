@@ -49,6 +49,19 @@ ROUNDS = {
 }
 
 
+def last_threshold(network):
+    return ROUNDS[network][-1].threshold
+
+
+def without_batch_normalization(model, x):
+    """Returns a model whose batch normalization is in the layers before it."""
+    normal = keras.layers.BatchNormalization
+    if not any(isinstance(layer, normal) for layer in model.layers):
+        return model
+    keras_vdrop.update_batch_normalization(model, x[:5000], 1000)
+    return keras_vdrop.fold_batch_normalization(model)
+
+
 class Rounds(Stages):
     """The models of a network and a seed, each trained once."""
 

@@ -206,13 +206,12 @@ class Stages:
         callbacks=(),
         learning_rate=None,
         optimizer=keras.optimizers.Adam,
-        steps_per_epoch=None,
     ):
         """Trains, from the epoch on in which an earlier program stopped."""
         epochs = self.epochs or epochs
-        each = steps_per_epoch or steps_of(1, len(self.train[0]), BATCH_SIZE)
+        steps = steps_of(epochs, len(self.train[0]), BATCH_SIZE)
         schedule = keras.optimizers.schedules.PolynomialDecay(
-            learning_rate or self.settings.learning_rate, epochs * each, 0.0
+            learning_rate or self.settings.learning_rate, steps, 0.0
         )
         compile_classifier(model, len(self.train[0]), optimizer(schedule))
         name = f"{self.network}_{self.seed}_{stage}"
@@ -221,7 +220,6 @@ class Stages:
             *self.train,
             epochs=epochs,
             batch_size=BATCH_SIZE,
-            steps_per_epoch=steps_per_epoch,
             validation_data=self.held_out,
             validation_batch_size=1000,
             callbacks=[
