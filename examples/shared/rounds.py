@@ -37,14 +37,21 @@ SMALL = {
     "lenet300": settings_of("lenet300", noisy_epochs=40, warmup=15),
     "lenet5": settings_of("lenet5", plain_epochs=8, noisy_epochs=6, warmup=3),
     "digits": settings_of("digits"),
-    "cifar": settings_of("cifar"),
+    "cifar": settings_of(
+        "cifar",
+        plain_epochs=6,
+        noisy_epochs=8,
+        warmup=3,
+        rate=0.2,
+        learning_rate=2e-3,
+    ),
     "mobilenet": settings_of("mobilenet"),
 }
 ROUNDS = {
     "lenet300": [Round(1.0, 60), Round(1.0, 60)],
-    "lenet5": [Round(2.0, 8, 2e-3), Round(1.0, 12, 2e-3), Round(1.0, 20)],
+    "lenet5": [Round(2.0, 8, 2e-3), Round(1.0, 12, 2e-3), Round(1.0, 8)],
     "digits": [Round(1.0, 30)],
-    "cifar": [Round(1.0, 30)],
+    "cifar": [Round(2.0, 4, 2e-3), Round(1.0, 6)],
     "mobilenet": [Round(2.0, 8, 2e-3)],
 }
 
