@@ -28,9 +28,9 @@ import keras
 import numpy as np
 
 import keras_vdrop
+from shared.magnitude import gradual
 from shared.options import add_data_dir
 from shared.options import new_parser
-from shared.magnitude import gradual
 from shared.results import Results
 from shared.results import spread
 from shared.results import versions

@@ -549,6 +549,15 @@ def test_benchmark(tmp_path):
     assert picture.stat().st_size > 10_000
 
 
+def test_sparse_kernels(tmp_path):
+    name = "benchmarks/sparse_kernels.py"
+    start(name, "--rounds", 2, "--largest", 800, folder=tmp_path)
+    rows = read_rows(tmp_path / "sparse_kernels.csv")
+    assert {row["batch_size"] for row in rows} == {"1", "256"}
+    assert {row["ratio"] for row in rows[:1]} == {"1.000"}
+    assert len(rows) == (6 if keras.backend.backend() == "jax" else 4)
+
+
 def test_benchmark_of_peers_without_any(tmp_path):
     assert "pip install" in start(
         "benchmarks/benchmark_peers.py", "--install-lines", folder=tmp_path
