@@ -9,6 +9,8 @@ Reference:
 - [Zhu, Gupta, 2017](https://arxiv.org/abs/1710.01878)
 """
 
+import types
+
 import keras
 import numpy as np
 
@@ -27,10 +29,13 @@ class MaskedAdam(keras.optimizers.Adam):
             x.path: self.add_variable_from_reference(x, "mask", "ones")
             for x in variables
         }
+        # Hidden from Keras, which would take them as the optimizer's own.
+        self.masked = types.SimpleNamespace(variables=variables)
 
-    def update_step(self, gradient, variable, learning_rate):
-        super().update_step(gradient, variable, learning_rate)
-        self.assign(variable, variable * self.masks[variable.path])
+    def apply(self, grads, trainable_variables=None):
+        super().apply(grads, trainable_variables)
+        for variable in self.masked.variables:
+            variable.assign(variable * self.masks[variable.path])
 
 
 class GradualPruning(keras.callbacks.Callback):
@@ -50,11 +55,13 @@ class GradualPruning(keras.callbacks.Callback):
         left = (1 - min(progress, 1)) ** 3
         found = kernels(self.model)
         values = [keras.ops.convert_to_numpy(kernel) for kernel in found]
-        masked = self.model.optimizer.masks
+        optimizer = self.model.optimizer
+        if not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
         masks = masks_of(values, self.kept, left)
         for kernel, value, mask in zip(found, values, masks, strict=True):
             kernel.assign(value * mask)
-            masked[kernel.path].assign(mask)
+            optimizer.masks[kernel.path].assign(mask)
 
 
 def masks_of(values, kept, left):

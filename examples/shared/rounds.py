@@ -34,7 +34,7 @@ def settings_of(network, **changes):
 
 
 SMALL = {
-    "lenet300": settings_of("lenet300", noisy_epochs=40, warmup=15),
+    "lenet300": settings_of("lenet300"),
     "lenet5": settings_of("lenet5", plain_epochs=8, noisy_epochs=6, warmup=3),
     "digits": settings_of("digits"),
     "cifar": settings_of(
@@ -48,7 +48,7 @@ SMALL = {
     "mobilenet": settings_of("mobilenet"),
 }
 ROUNDS = {
-    "lenet300": [Round(1.0, 60), Round(1.0, 60)],
+    "lenet300": [Round(1.0, 40)],
     "lenet5": [Round(2.0, 8, 2e-3), Round(1.0, 12, 2e-3), Round(1.0, 8)],
     "digits": [Round(1.0, 30)],
     "cifar": [Round(2.0, 4, 2e-3), Round(1.0, 6)],
