@@ -14,6 +14,7 @@ from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import data_shards
 from keras_vdrop.backend.default import fused_moments
+from keras_vdrop.backend.default import horner
 from keras_vdrop.backend.default import is_recomputed
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
@@ -21,7 +22,6 @@ from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
-from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
@@ -45,6 +45,7 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "horner",
     "is_recomputed",
     "layout_like",
     "map_examples",
@@ -55,7 +56,6 @@ __all__ = [
     "plus",
     "random_state",
     "remember_limit",
-    "softplus",
     "split_key",
     "state_after",
     "times",

@@ -20,7 +20,6 @@ from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import outside_scope
-from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import whole_where_uneven
@@ -30,6 +29,7 @@ from keras_vdrop.backend.torch_moments import fused_moments
 from keras_vdrop.backend.torch_pointwise import at_least
 from keras_vdrop.backend.torch_pointwise import at_most
 from keras_vdrop.backend.torch_pointwise import hard_limit
+from keras_vdrop.backend.torch_pointwise import horner
 from keras_vdrop.backend.torch_pointwise import plus
 from keras_vdrop.backend.torch_pointwise import times
 from keras_vdrop.backend.torch_pointwise import times_rest
@@ -60,6 +60,7 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "horner",
     "is_recomputed",
     "layout_like",
     "map_examples",
@@ -70,7 +71,6 @@ __all__ = [
     "plus",
     "random_state",
     "remember_limit",
-    "softplus",
     "split_key",
     "state_after",
     "times",
