@@ -157,6 +157,15 @@ def fused_moments(
     return None
 
 
+def on_shards(function: Callable, examples: Any, shared: Any) -> Any:
+    """`function(examples, shared)`, on each device for its examples.
+
+    Examples are the first axis of its arguments and results. The gradients of
+    what they share are added on each device, and then summed over devices.
+    """
+    return function(examples, shared)
+
+
 def map_examples(function: Callable, arguments: Any) -> Any:
     """As `ops.map`, for several examples at a time if several devices can."""
     return ops.map(function, arguments)

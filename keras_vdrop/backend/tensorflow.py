@@ -17,6 +17,7 @@ from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import is_recomputed
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
+from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import random_state
@@ -49,6 +50,7 @@ __all__ = [
     "layout_like",
     "map_examples",
     "normal",
+    "on_shards",
     "on_values",
     "outputs_here",
     "outside_scope",

@@ -17,6 +17,7 @@ from keras_vdrop.backend.default import compiled
 from keras_vdrop.backend.default import data_shards
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
+from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import outside_scope
@@ -64,6 +65,7 @@ __all__ = [
     "layout_like",
     "map_examples",
     "normal",
+    "on_shards",
     "on_values",
     "outputs_here",
     "outside_scope",
