@@ -193,6 +193,11 @@ def data_shards() -> int:
     return 1
 
 
+def spans_processes() -> bool:
+    """Whether new variables are spread over several processes."""
+    return False
+
+
 def outputs_here(model: Any) -> Any:
     """Scope in which `model.predict` has the outputs of this process.
 
@@ -238,14 +243,11 @@ def assign_state(variable: Any, state: Any, following: Any) -> None:
 
 
 def draw_key(state: Any) -> Any:
-    """The key of one draw, different on each replica and rank.
+    """The key of one draw, integers, different on each replica and rank.
 
     Args:
         state: Integer tensor of shape `(3,)`: two words of a seed and the
             number of draws so far.
-
-    Returns:
-        A tensor of integers.
     """
     return ops.stack([state[0], state[1] + state[2]])
 

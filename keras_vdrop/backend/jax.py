@@ -31,6 +31,7 @@ from keras_vdrop.backend.jax_devices import layout_like
 from keras_vdrop.backend.jax_devices import map_examples
 from keras_vdrop.backend.jax_devices import on_shards
 from keras_vdrop.backend.jax_devices import outputs_here
+from keras_vdrop.backend.jax_devices import spans_processes
 from keras_vdrop.backend.jax_devices import to_numpy
 from keras_vdrop.backend.jax_devices import whole_where_uneven
 
@@ -59,6 +60,7 @@ __all__ = [
     "random_state",
     "remember_limit",
     "softplus",
+    "spans_processes",
     "split_key",
     "state_after",
     "times",

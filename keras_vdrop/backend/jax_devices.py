@@ -63,10 +63,14 @@ def whole_where_uneven() -> Iterator[None]:
         yield
 
 
+def spans_processes() -> bool:
+    distributed = keras.distribution.distribution() is not None
+    return distributed and jax.process_count() > 1
+
+
 @contextlib.contextmanager
 def outputs_here(model: Any) -> Iterator[None]:
-    distribution = keras.distribution.distribution()
-    if distribution is None or jax.process_count() == 1:
+    if not spans_processes():
         yield
         return
     model.make_predict_function()

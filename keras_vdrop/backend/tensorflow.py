@@ -23,6 +23,7 @@ from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
 from keras_vdrop.backend.default import softplus
+from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
@@ -58,6 +59,7 @@ __all__ = [
     "random_state",
     "remember_limit",
     "softplus",
+    "spans_processes",
     "split_key",
     "state_after",
     "times",

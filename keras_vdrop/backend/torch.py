@@ -22,6 +22,7 @@ from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import outside_scope
 from keras_vdrop.backend.default import softplus
+from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import whole_where_uneven
@@ -73,6 +74,7 @@ __all__ = [
     "random_state",
     "remember_limit",
     "softplus",
+    "spans_processes",
     "split_key",
     "state_after",
     "times",
