@@ -14,9 +14,11 @@ Every file defines the same names:
 - `with_backward`, `without_outward`: the same for a gradient that depends on
   its own sign, because it may lead back to a limit and not away from it;
 - `fused_moments`: both products of local reparameterization as one operation;
-- `map_examples`, `layout_like`: examples and variables on several devices;
-- `data_shards`, `outputs_here`, `outside_scope`, `whole_where_uneven`: what
-  to do around a call where there are several devices;
+- `on_shards`, `map_examples`, `layout_like`: examples and variables on several
+  devices;
+- `data_shards`, `spans_processes`, `outputs_here`, `outside_scope`,
+  `whole_where_uneven`: what to do around a call where there are several
+  devices;
 - `is_recomputed`: whether a state is drawn from in a call that the backward
   pass computes again;
 - `draw_key`, `fold_key`, `split_key`, `normal`: keys of random numbers, made
@@ -71,9 +73,11 @@ with_backward = _chosen.with_backward
 without_outward = _chosen.without_outward
 zero_where = _chosen.zero_where
 fused_moments = _chosen.fused_moments
+on_shards = _chosen.on_shards
 map_examples = _chosen.map_examples
 layout_like = _chosen.layout_like
 data_shards = _chosen.data_shards
+spans_processes = _chosen.spans_processes
 outputs_here = _chosen.outputs_here
 outside_scope = _chosen.outside_scope
 whole_where_uneven = _chosen.whole_where_uneven

@@ -160,6 +160,15 @@ def fused_moments(
     return None
 
 
+def on_shards(function: Callable, examples: Any, shared: Any) -> Any:
+    """`function(examples, shared)`, on each device for its examples.
+
+    Examples are the first axis of its arguments and results. The gradients of
+    what they share are added on each device, and then summed over devices.
+    """
+    return function(examples, shared)
+
+
 def map_examples(function: Callable, arguments: Any) -> Any:
     """As `ops.map`, for several examples at a time if several devices can."""
     return ops.map(function, arguments)
@@ -185,6 +194,11 @@ def layout_like(variable: Any, path: str, select: Callable) -> Any | None:
 def data_shards() -> int:
     """Over how many parts of the mesh of `keras.distribution` a batch is."""
     return 1
+
+
+def spans_processes() -> bool:
+    """Whether new variables are spread over several processes."""
+    return False
 
 
 def outputs_here(model: Any) -> Any:
@@ -232,14 +246,11 @@ def assign_state(variable: Any, state: Any, following: Any) -> None:
 
 
 def draw_key(state: Any) -> Any:
-    """The key of one draw, different on each replica and rank.
+    """The key of one draw, integers, different on each replica and rank.
 
     Args:
         state: Integer tensor of shape `(3,)`: two words of a seed and the
             number of draws so far.
-
-    Returns:
-        A tensor of integers.
     """
     return ops.stack([state[0], state[1] + state[2]])
 

@@ -11,6 +11,7 @@ import keras
 from keras_vdrop.backend.default import assign_state
 from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
+from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import hard_limit
 from keras_vdrop.backend.default import horner
 from keras_vdrop.backend.default import on_values
@@ -27,10 +28,11 @@ from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
 from keras_vdrop.backend.jax_devices import data_shards
-from keras_vdrop.backend.jax_devices import fused_moments
 from keras_vdrop.backend.jax_devices import layout_like
 from keras_vdrop.backend.jax_devices import map_examples
+from keras_vdrop.backend.jax_devices import on_shards
 from keras_vdrop.backend.jax_devices import outputs_here
+from keras_vdrop.backend.jax_devices import spans_processes
 from keras_vdrop.backend.jax_devices import to_numpy
 from keras_vdrop.backend.jax_devices import whole_where_uneven
 
@@ -52,12 +54,14 @@ __all__ = [
     "layout_like",
     "map_examples",
     "normal",
+    "on_shards",
     "on_values",
     "outputs_here",
     "outside_scope",
     "plus",
     "random_state",
     "remember_limit",
+    "spans_processes",
     "split_key",
     "state_after",
     "times",

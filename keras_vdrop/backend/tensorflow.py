@@ -18,10 +18,12 @@ from keras_vdrop.backend.default import horner
 from keras_vdrop.backend.default import is_recomputed
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
+from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
+from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
@@ -50,12 +52,14 @@ __all__ = [
     "layout_like",
     "map_examples",
     "normal",
+    "on_shards",
     "on_values",
     "outputs_here",
     "outside_scope",
     "plus",
     "random_state",
     "remember_limit",
+    "spans_processes",
     "split_key",
     "state_after",
     "times",

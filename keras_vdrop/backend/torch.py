@@ -17,9 +17,11 @@ from keras_vdrop.backend.default import compiled
 from keras_vdrop.backend.default import data_shards
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
+from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import outside_scope
+from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import whole_where_uneven
@@ -65,12 +67,14 @@ __all__ = [
     "layout_like",
     "map_examples",
     "normal",
+    "on_shards",
     "on_values",
     "outputs_here",
     "outside_scope",
     "plus",
     "random_state",
     "remember_limit",
+    "spans_processes",
     "split_key",
     "state_after",
     "times",

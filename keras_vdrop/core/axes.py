@@ -137,6 +137,11 @@ class Axes:
             )
         )
 
+    def keeps_examples(self) -> bool:
+        """Whether the first axis of the outputs is that of the inputs."""
+        first = self.inputs[:1]
+        return first == self.outputs[:1] and not self._is_unit(first[0])
+
     def input_count(self) -> int:
         """How many inputs the kernel has."""
         return math.prod(self.shape("input"))
