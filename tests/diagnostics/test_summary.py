@@ -110,6 +110,25 @@ def test_code_length():
     assert not any("Code" in x for x in lines_of(sequential((3,), fixed)))
 
 
+def test_size_of_the_file(tmp_path):
+    """Beside the code length: of the file that is written."""
+    sparse = {"granularity": "weight", "kl": "exact", "max_alpha": None}
+    layer = keras_vdrop.VariationalDense(30, **sparse)
+    model = sequential((40,), layer)
+    log_alpha = np.random.default_rng(0).uniform(-6, 6, (40, 30))
+    layer.log_alpha.assign(log_alpha)
+    lines = lines_of(model, threshold=2.0, precision=0.5)
+    small = keras_vdrop.to_deterministic(
+        model, prune=2.0, precision=0.5, verbose=0
+    )
+    path = tmp_path / "small.kvz"
+    keras_vdrop.save_compressed(small, path)
+    size = f"{path.stat().st_size:,} bytes"
+    expected = f"File, pruned and rounded with precision 0.5: {size}"
+    assert lines[-1] == expected and "Code length" in lines[-2]
+    assert not any("File" in line for line in lines_of(model))
+
+
 @pytest.mark.parametrize("threshold, share", [(3.0, 0.25), (-1, 0.75)])
 def test_share_of_weights_that_could_go(threshold, share):
     unlimited = keras_vdrop.VariationalDense(
@@ -218,6 +237,7 @@ def test_lines_have_a_limit(line_length, capsys):
         ({"line_length": 0}, "line_length"),
         ({"threshold": None}, "threshold"),
         ({"threshold": float("nan")}, "threshold"),
+        ({"precision": 0.0}, "precision"),
     ],
 )
 def test_bad_arguments_of_summary_are_refused(arguments, argument):
