@@ -148,8 +148,7 @@ def parse_arguments(documentation, methods):
     option(
         "--chosen-on",
         metavar="DATA",
-        help="take what was chosen on other data with as many epochs, "
-        "and choose nothing here",
+        help="take what was chosen on other data, and choose nothing here",
     )
     option("--epochs", type=int, default=10)
     option("--samples", type=int, default=32)

@@ -61,8 +61,7 @@ METHODS = {
         "ivon",
         [
             {"learning_rate": rate, "initial_hessian": hessian}
-            for rate in (0.1, 0.2)
-            for hessian in (0.1, 0.5)
+            for rate, hessian in ((0.1, 0.1), (0.1, 0.5), (0.2, 0.5))
         ],
     ),
 }

@@ -23,9 +23,7 @@ def choose(network, candidates, validate, train, options):
         return candidates[0]
     results = Results(plotting.beside(options.out, "_validation.csv"))
     if options.chosen_on:
-        rows = results.select(
-            data=options.chosen_on, network=network, epochs=options.epochs
-        )
+        rows = results.select(data=options.chosen_on, network=network)
         return best_of(rows, candidates)
     number = len(train[0]) - len(train[0]) // 6
     part, held = ([x[:number] for x in train], [x[number:] for x in train])

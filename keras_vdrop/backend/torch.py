@@ -24,6 +24,7 @@ from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import whole_where_uneven
+from keras_vdrop.backend.default import replica
 from keras_vdrop.backend.torch_limit import remember_limit
 from keras_vdrop.backend.torch_limit import unless_above
 from keras_vdrop.backend.torch_moments import fused_moments
@@ -39,6 +40,7 @@ from keras_vdrop.backend.torch_pointwise import without_outward
 from keras_vdrop.backend.torch_pointwise import zero_where
 from keras_vdrop.backend.torch_random import assign_state
 from keras_vdrop.backend.torch_random import draw_key
+from keras_vdrop.backend.torch_random import shared_key
 from keras_vdrop.backend.torch_random import fold_key
 from keras_vdrop.backend.torch_random import is_recomputed
 from keras_vdrop.backend.torch_random import normal
@@ -70,6 +72,8 @@ __all__ = [
     "plus",
     "random_state",
     "remember_limit",
+    "replica",
+    "shared_key",
     "softplus",
     "split_key",
     "state_after",
