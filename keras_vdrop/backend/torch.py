@@ -20,11 +20,11 @@ from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import outside_scope
+from keras_vdrop.backend.default import replica
 from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import whole_where_uneven
-from keras_vdrop.backend.default import replica
 from keras_vdrop.backend.torch_limit import remember_limit
 from keras_vdrop.backend.torch_limit import unless_above
 from keras_vdrop.backend.torch_moments import fused_moments
@@ -40,11 +40,11 @@ from keras_vdrop.backend.torch_pointwise import without_outward
 from keras_vdrop.backend.torch_pointwise import zero_where
 from keras_vdrop.backend.torch_random import assign_state
 from keras_vdrop.backend.torch_random import draw_key
-from keras_vdrop.backend.torch_random import shared_key
 from keras_vdrop.backend.torch_random import fold_key
 from keras_vdrop.backend.torch_random import is_recomputed
 from keras_vdrop.backend.torch_random import normal
 from keras_vdrop.backend.torch_random import random_state
+from keras_vdrop.backend.torch_random import shared_key
 from keras_vdrop.backend.torch_random import split_key
 from keras_vdrop.backend.torch_random import state_after
 from keras_vdrop.backend.torch_random import uncompiled

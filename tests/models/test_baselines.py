@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vdrop
-from keras_vdrop.core import sampling
+from keras_vdrop.core import sampling as sampling_scope
 from keras_vdrop.models.monte_carlo_dropout import MonteCarloDropout
 
 SAMPLES = 2000
@@ -109,7 +109,8 @@ def test_other_threads_and_models_with_the_same_layer():
     def factors(model):
         return np.unique(keras.ops.convert_to_numpy(model(ones(1, 100))))
 
-    with sampling.scope("weights", [], dropout=True), MonteCarloDropout(one):
+    scope = sampling_scope.scope("weights", [], dropout=True)
+    with scope, MonteCarloDropout(one):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             for model in (one, other):
                 assert list(pool.submit(factors, model).result()) == [1]
