@@ -62,7 +62,6 @@ CANDIDATES = {
         {"scale": 0.1, "kl_downscale": 300.0},
         {"scale": 0.1, "kl_downscale": 30.0, "rate": 0.2},
         {"scale": 0.3, "kl_downscale": 30.0},
-        {"scale": "fitted", "kl_downscale": 100.0},
     ],
     # A plain network that was trained, made variational. Two epochs more.
     "converted": [{"rate": 0.2, "epochs": 2}],

@@ -6,7 +6,6 @@ import os
 import time
 
 import keras
-from keras import ops
 
 import keras_vdrop
 from shared.training import EpochLine
@@ -20,21 +19,6 @@ NOISE = {
     "default": {},
     "independent": {"noise": "independent", "granularity": "weight"},
 }
-
-
-class FittedNormal(keras_vdrop.priors.Prior):
-    """A normal prior with the scale that makes the KL of a layer least.
-
-    Its square is the mean of `mean**2 + variance` over all weights.
-    """
-
-    takes_correlated = False
-    depends_on_mean = True
-
-    def kl(self, posterior):
-        mean, log_variance = posterior.mean(), posterior.log_variance()
-        square = ops.mean(ops.square(mean) + ops.exp(log_variance))
-        return 0.5 * ops.sum(ops.log(square) - log_variance)
 
 
 def architecture(shape, widths, classes=10):
@@ -77,14 +61,11 @@ def layers_for(network, kind, arguments, choice, first):
     variational = getattr(keras_vdrop, f"Variational{kind}")
     if network in NOISE:
         return [variational(**arguments, **choice, **NOISE[network])]
-    prior = FittedNormal()
-    if choice["scale"] != "fitted":
-        prior = keras_vdrop.priors.Normal(choice["scale"])
     layer = variational(
         **arguments,
         parameterization="additive",
         granularity="weight",
-        kl=prior,
+        kl=keras_vdrop.priors.Normal(choice["scale"]),
         kl_downscale=choice["kl_downscale"],
         max_alpha=None,
     )
