@@ -21,8 +21,9 @@ Every file defines the same names:
   devices;
 - `is_recomputed`: whether a state is drawn from in a call that the backward
   pass computes again;
-- `draw_key`, `fold_key`, `split_key`, `normal`: keys of random numbers, made
-  of a state, and the numbers of a key;
+- `draw_key`, `shared_key`, `fold_key`, `split_key`, `normal`: keys of random
+  numbers, made of a state, and the numbers of a key;
+- `replica`: which of several replicas runs in this thread;
 - `state_after`, `assign_state`: the state of a generator after a draw;
 - `on_values`: a function of the values of a tensor with ragged rows;
 - `random_state`: a scope in which random numbers without a seed have one;
@@ -84,7 +85,9 @@ whole_where_uneven = _chosen.whole_where_uneven
 is_recomputed = _chosen.is_recomputed
 state_after = _chosen.state_after
 assign_state = _chosen.assign_state
+replica = _chosen.replica
 draw_key = _chosen.draw_key
+shared_key = _chosen.shared_key
 fold_key = _chosen.fold_key
 split_key = _chosen.split_key
 normal = _chosen.normal

@@ -255,6 +255,19 @@ def draw_key(state: Any) -> Any:
     return ops.stack([state[0], state[1] + state[2]])
 
 
+# The key of a draw that is the same on all replicas.
+shared_key = draw_key
+
+
+def replica() -> Any:
+    """The number of the replica that runs in this thread, or `None`.
+
+    `tf.distribute` gives each replica a thread of its own, in which context
+    variables are not those of the caller.
+    """
+    return None
+
+
 def fold_key(key: Any, number: int) -> Any:
     """Another key, which follows from a key and a number."""
     return key + ops.convert_to_tensor([number, 0], key.dtype)

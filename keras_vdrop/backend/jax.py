@@ -19,6 +19,7 @@ from keras_vdrop.backend.default import outside_scope
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
+from keras_vdrop.backend.default import replica
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
@@ -61,6 +62,8 @@ __all__ = [
     "plus",
     "random_state",
     "remember_limit",
+    "replica",
+    "shared_key",
     "spans_processes",
     "split_key",
     "state_after",
@@ -152,6 +155,9 @@ def is_recomputed(state: Any, following: Any) -> bool:
 # without help.
 def draw_key(state: Any) -> Any:
     return jax.random.fold_in(state[:2], state[2])
+
+
+shared_key = draw_key
 
 
 def fold_key(key: Any, number: int) -> Any:

@@ -59,6 +59,8 @@ __all__ = [
     "plus",
     "random_state",
     "remember_limit",
+    "replica",
+    "shared_key",
     "spans_processes",
     "split_key",
     "state_after",
@@ -189,14 +191,22 @@ def unless_above(
     return direct(made_of[0], chosen, within)
 
 
+def replica() -> Any:
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return None
+    return context.replica_id_in_sync_group
+
+
 def draw_key(state: Any) -> Any:
+    key, number = shared_key(state), replica()
+    return key if number is None else fold_key(key, number)
+
+
+def shared_key(state: Any) -> Any:
     # Keras keeps seeds in int64; XLA takes int32 alone.
     state = tf.cast(state, "int32")
-    key = fold_key(state[:2], state[2])
-    replica = tf.distribute.get_replica_context()
-    if replica is not None and replica.num_replicas_in_sync > 1:
-        key = fold_key(key, replica.replica_id_in_sync_group)
-    return key
+    return fold_key(state[:2], state[2])
 
 
 def fold_key(key: Any, number: Any) -> Any:

@@ -21,6 +21,7 @@ from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import outside_scope
+from keras_vdrop.backend.default import replica
 from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
@@ -45,6 +46,7 @@ from keras_vdrop.backend.torch_random import fold_key
 from keras_vdrop.backend.torch_random import is_recomputed
 from keras_vdrop.backend.torch_random import normal
 from keras_vdrop.backend.torch_random import random_state
+from keras_vdrop.backend.torch_random import shared_key
 from keras_vdrop.backend.torch_random import split_key
 from keras_vdrop.backend.torch_random import state_after
 from keras_vdrop.backend.torch_random import uncompiled
@@ -74,6 +76,8 @@ __all__ = [
     "plus",
     "random_state",
     "remember_limit",
+    "replica",
+    "shared_key",
     "spans_processes",
     "split_key",
     "state_after",

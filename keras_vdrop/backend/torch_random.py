@@ -51,6 +51,9 @@ def draw_key(state: Any) -> Any:
     return _key(_hash(*_read(state), rank), state.device)
 
 
+shared_key = draw_key
+
+
 def fold_key(key: Any, number: int) -> Any:
     if key.device.type == "meta":
         return key

@@ -225,8 +225,8 @@ class RandomWeight(PrunableWeight):
         return ops.add(self.mean(), ops.multiply(self.std(), self.noise()))
 
     def held_sample(self) -> Any:
-        """The same sample until the state of the seed changes."""
-        key = backend.draw_key(ops.convert_to_tensor(self.seed_state))
+        """The same sample until the state of the seed changes, everywhere."""
+        key = backend.shared_key(ops.convert_to_tensor(self.seed_state))
         with self.generator.hold(key):
             return self.sample()
 

@@ -197,6 +197,37 @@ found = keras_vdrop.predict(model, x, 2, batch_size=32, verbose=0)
 np.testing.assert_array_equal(found.mean, 8.0)
 """
 
+# Replicas run in threads of their own, in which there is noise as well.
+SAMPLES = """
+ones = np.ones((8, 6), "float32")
+strategy = strategy_of(4)
+
+
+def samples_of(layer, **arguments):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), layer])
+    found = keras_vdrop.predict(
+        model, ones, 3, keep_samples=True, seed=0, verbose=0, **arguments
+    )
+    assert np.all(model.predict(ones, verbose=0) == model(ones))
+    return found.samples
+
+
+# Noise of each example.
+for layer, arguments in (
+    (keras_vdrop.VariationalDense(1, rate=0.3), {"sampling": "local"}),
+    (keras_vdrop.VariationalDropout(0.3), {"sampling": "local"}),
+):
+    samples = samples_of(layer, **arguments)
+    assert len(np.unique(samples[..., 0])) == 24, layer
+# The same noise for all examples, whatever their replica.
+samples = samples_of(keras_vdrop.VariationalDropout(0.3))
+assert len(np.unique(samples)) == 3 * 6
+# Monte Carlo dropout.
+samples = samples_of(keras.layers.GaussianDropout(0.3), dropout=True)
+assert np.all(samples != 1)
+"""
+
 
 def test_training(tmp_path):
     path = tmp_path / "model.keras"
@@ -206,3 +237,7 @@ def test_training(tmp_path):
 
 def test_the_scope_and_all_replicas():
     run_python(START + SCOPE)
+
+
+def test_samples():
+    run_python(START + SAMPLES)
