@@ -29,7 +29,7 @@ Every file defines the same names:
 - `random_state`: a scope in which random numbers without a seed have one;
 - `to_numpy`: arrays of tensors, wherever these are;
 - `compiled`: a function of tensors, compiled;
-- `uncompiled`: keeps what draws noise from a compiler;
+- `traced_once`: has a compiler take a result for a constant;
 - `gradient_function`: a compiled gradient of the loss of a model.
 """
 
@@ -93,6 +93,6 @@ split_key = _chosen.split_key
 normal = _chosen.normal
 random_state = _chosen.random_state
 to_numpy = _chosen.to_numpy
-uncompiled = _chosen.uncompiled
 compiled = _chosen.compiled
+traced_once = _chosen.traced_once
 gradient_function = _chosen.gradient_function

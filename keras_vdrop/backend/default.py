@@ -298,9 +298,11 @@ def to_numpy(tensors: Sequence) -> list:
     return [ops.convert_to_numpy(tensor) for tensor in tensors]
 
 
-def uncompiled(function: Callable) -> Callable:
-    """Decorator: keeps a function that draws noise from a compiler that cannot
-    take it.
+def traced_once(function: Callable) -> Callable:
+    """Decorator: a compiler takes what a function returns for a constant.
+
+    It is for what a context variable says, which is meant to be read when a
+    call is traced.
     """
     return function
 

@@ -23,7 +23,7 @@ from keras_vdrop.backend.default import replica
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
-from keras_vdrop.backend.default import uncompiled
+from keras_vdrop.backend.default import traced_once
 from keras_vdrop.backend.default import unless_above
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import without_outward
@@ -71,7 +71,7 @@ __all__ = [
     "times_rest",
     "to_numpy",
     "total",
-    "uncompiled",
+    "traced_once",
     "unless_above",
     "value_of",
     "whole_where_uneven",

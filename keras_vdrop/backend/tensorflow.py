@@ -29,7 +29,7 @@ from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
 from keras_vdrop.backend.default import to_numpy
 from keras_vdrop.backend.default import total
-from keras_vdrop.backend.default import uncompiled
+from keras_vdrop.backend.default import traced_once
 from keras_vdrop.backend.default import whole_where_uneven
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
@@ -68,7 +68,7 @@ __all__ = [
     "times_rest",
     "to_numpy",
     "total",
-    "uncompiled",
+    "traced_once",
     "unless_above",
     "value_of",
     "whole_where_uneven",

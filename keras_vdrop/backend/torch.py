@@ -49,7 +49,6 @@ from keras_vdrop.backend.torch_random import random_state
 from keras_vdrop.backend.torch_random import shared_key
 from keras_vdrop.backend.torch_random import split_key
 from keras_vdrop.backend.torch_random import state_after
-from keras_vdrop.backend.torch_random import uncompiled
 
 __all__ = [
     "FUSES",
@@ -85,7 +84,7 @@ __all__ = [
     "times_rest",
     "to_numpy",
     "total",
-    "uncompiled",
+    "traced_once",
     "unless_above",
     "value_of",
     "whole_where_uneven",
@@ -97,6 +96,8 @@ __all__ = [
 
 SEED_DTYPE = "int64"
 FUSES = False
+
+traced_once = torch.compiler.assume_constant_result
 
 
 def to_numpy(tensors: Sequence) -> list:

@@ -75,9 +75,14 @@ def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
                 ]
                 return sum(products) if products else 0 * one
 
-        return lambda *arguments, **numbers: apply(
-            Pointwise, ForwardMode, *arguments, *numbers.values()
-        )
+        def call(*arguments: Any, **numbers: float) -> Any:
+            if torch.compiler.is_compiling() and not torch.is_grad_enabled():
+                # The compiler would pass a context too (torch 2.13,
+                # _dynamo/variables/misc.py).
+                return function(*arguments, *numbers.values())
+            return apply(Pointwise, ForwardMode, *arguments, *numbers.values())
+
+        return call
 
     return decorate
 

@@ -156,7 +156,8 @@ class Axes:
         return axis[0] in self.sizes
 
     def _size(self, axis: Axis) -> int:
-        return math.prod(self.sizes[name] for name in axis)
+        # A list, because the compiler of torch takes no generator here.
+        return math.prod([self.sizes[name] for name in axis])
 
     def _row_names(self) -> list[str]:
         inputs, outputs = _names(self.inputs), _names(self.outputs)
