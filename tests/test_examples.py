@@ -494,6 +494,31 @@ def test_uncertainty_and_its_resuming(run, tmp_path):
         assert picture.stat().st_size > 10_000
 
 
+def test_networks_of_the_uncertainty_of_images(importable):
+    from shared.uncertainty_methods import CANDIDATES
+    from shared.uncertainty_networks import build
+
+    x = np.zeros((2, 8, 8, 3), "float32")
+    for name, (first, *_) in CANDIDATES.items():
+        if not name.startswith("converted"):
+            model = build(name, first, x.shape[1:], widths=["k=1"])
+            assert model(x).shape == (2, 10)
+            assert model.count_params() >= 32 * 28 + 64 * 289
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch only")
+def test_uncertainty_of_peers(run, tmp_path):
+    options = ["--data", "digits", "--epochs", 1, "--seeds", 0]
+    options += ["--widths", 8, "--samples", 2, "--angles", 0]
+    out = run("benchmarks/uncertainty_torch.py", *options)
+    found = {row["method"] for row in read_rows(tmp_path / "uncertainty.csv")}
+    assert "plain, torch" in found
+    for name in ("last-layer Laplace", "IVON"):
+        assert (f"Without {name}: pip install" in out) != (name in found)
+    again = run("benchmarks/uncertainty_torch.py", *options)
+    assert "epoch" in out and "epoch" not in again
+
+
 def test_regression_and_its_resuming(run, tmp_path):
     generator = np.random.default_rng(0)
     table = generator.normal(size=(60, 4))

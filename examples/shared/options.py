@@ -17,11 +17,11 @@ def new_parser(documentation):
     )
 
 
-def add_data(parser):
-    """Adds `--data` and `--data-dir`."""
+def add_data(parser, *more):
+    """Adds `--data`, with more than these choices, and `--data-dir`."""
     parser.add_argument(
         "--data",
-        choices=("mnist", "digits"),
+        choices=("mnist", "digits", *more),
         default="mnist",
         help="MNIST, or scikit-learn's 8x8 digits, which need no download",
     )

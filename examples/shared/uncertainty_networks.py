@@ -1,6 +1,5 @@
 """The networks that `uncertainty.py` compares, and their training."""
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -14,87 +13,54 @@ from shared.training import steps_of
 from shared.training import steps_per_execution
 
 BATCH_SIZE = 128
+# What the layers of each network have beside their candidate.
+NOISE = {
+    "correlated": {"noise": "correlated"},
+    "default": {},
+    "independent": {"noise": "independent", "granularity": "weight"},
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Method:
-    """How predictions are made.
+def architecture(shape, widths, classes=10):
+    """Returns the names of layers, and their arguments.
 
     Args:
-        network: Key of `CANDIDATES`.
-        members: How many networks are trained, for an ensemble.
-        samples: Samples of each network; `None` for the number asked for.
-        dropout: Whether its dropout is on in predictions.
+        shape: Of an example. Images get the paper's network for CIFAR-10 of
+            size k = 1, rows get dense layers of ReLU units.
+        widths: Units of each hidden layer for rows.
+        classes: Number of logits.
     """
-
-    network: str
-    members: int = 1
-    samples: int | None = None
-    dropout: bool = False
-
-
-METHODS = {
-    "plain": Method("plain", samples=1),
-    "MC dropout": Method("dropout", dropout=True),
-    "ensemble of 5": Method("plain", members=5, samples=1),
-    "correlated": Method("correlated"),
-    "independent per weight": Method("independent"),
-    "normal prior": Method("normal"),
-    "dropout + normal prior": Method("both"),
-    "5 x correlated": Method("correlated", members=5, samples=8),
-    "plain, then 2 epochs": Method("converted"),
-    "plain, then its last layer": Method("converted_last"),
-}
-# What is tried on validation data for each network. The first is the default.
-_SCALES = [
-    {"scale": scale, "kl_downscale": downscale}
-    for scale in (0.1, 0.3)
-    for downscale in (30.0, 10.0)
-]
-CANDIDATES = {
-    "plain": [{}],
-    "dropout": [
-        {"rates": (0.2, 0.5)},
-        {"rates": (0.1, 0.3)},
-        {"rates": (0.2, 0.2)},
-    ],
-    "correlated": [
-        {"rate": 0.05, "kl_downscale": 1.0},
-        {"rate": 0.05, "kl_downscale": 3.0},
-        {"rate": 0.2, "kl_downscale": 1.0},
-    ],
-    "independent": [
-        {"rate": 0.05, "kl_downscale": 1.0},
-        {"rate": 0.05, "kl_downscale": 3.0},
-    ],
-    "normal": _SCALES,
-    "both": _SCALES[:2],
-    # A plain network that was trained, made variational. Two epochs more.
-    "converted": [{"rate": 0.2, "epochs": 2}],
-    "converted_last": [{"rate": 0.2, "epochs": 2}],
-}
+    layers = [("Dense", {"units": x, "activation": "relu"}) for x in widths]
+    if len(shape) == 3:
+        layers = [
+            (
+                "Conv2D",
+                {
+                    "filters": filters,
+                    "kernel_size": 3,
+                    "strides": 2,
+                    "padding": "same",
+                    "activation": "softplus",
+                },
+            )
+            for filters in (32, 64)
+        ]
+        hidden = {"units": 128, "activation": "softplus"}
+        layers += [("Flatten", {}), ("Dense", hidden), ("Dense", hidden)]
+    return [*layers, ("Dense", {"units": classes})]
 
 
-def layers_for(network, units, choice, first, activation):
-    """A dense layer with the noise of a network before it or in it."""
-    arguments = {"units": units, "activation": activation}
-    variational = keras_vdrop.VariationalDense
-    if network == "plain":
-        return [keras.layers.Dense(**arguments)]
+def layers_for(network, kind, arguments, choice, first):
+    """A layer with the noise of a network before it or in it."""
+    plain = getattr(keras.layers, kind)
+    if network == "plain" or kind == "Flatten":
+        return [plain(**arguments)]
     if network == "dropout":
         rate = choice["rates"][0 if first else 1]
-        return [keras.layers.Dropout(rate), keras.layers.Dense(**arguments)]
-    if network == "correlated":
-        return [variational(**arguments, **choice)]
-    if network == "independent":
-        return [
-            variational(
-                **arguments,
-                **choice,
-                noise="independent",
-                granularity="weight",
-            )
-        ]
+        return [keras.layers.Dropout(rate), plain(**arguments)]
+    variational = getattr(keras_vdrop, f"Variational{kind}")
+    if network in NOISE:
+        return [variational(**arguments, **choice, **NOISE[network])]
     layer = variational(
         **arguments,
         parameterization="additive",
@@ -103,29 +69,25 @@ def layers_for(network, units, choice, first, activation):
         kl_downscale=choice["kl_downscale"],
         max_alpha=None,
     )
-    before = [keras_vdrop.VariationalDropout()] if network == "both" else []
-    return [*before, layer]
+    if network == "both":
+        rate = choice.get("rate", 0.05)
+        return [keras_vdrop.VariationalDropout(rate), layer]
+    return [layer]
 
 
-def build(network, choice, inputs, widths, classes=10):
-    layers = [keras.Input((inputs,))]
-    for number, width in enumerate((*widths, classes)):
-        layers += layers_for(
-            network,
-            width,
-            choice,
-            first=number == 0,
-            activation="relu" if number < len(widths) else None,
-        )
+def build(network, choice, shape, widths):
+    layers = [keras.Input(shape)]
+    for kind, arguments in architecture(shape, widths):
+        first = len(layers) == 1
+        layers += layers_for(network, kind, arguments, choice, first)
     return keras.Sequential(layers)
 
 
 def new_model(network, choice, train, seed, epochs, widths, folder):
     """Returns a network to train, and the time that it has cost so far."""
-    inputs = train[0].shape[1]
     if not network.startswith("converted"):
         keras.utils.set_random_seed(seed)
-        return build(network, choice, inputs, widths), 0.0
+        return build(network, choice, train[0].shape[1:], widths), 0.0
     plain, seconds = trained("plain", {}, train, seed, epochs, widths, folder)
     keras.utils.set_random_seed(seed)
     last = plain.layers[-1].name
@@ -139,6 +101,13 @@ def new_model(network, choice, train, seed, epochs, widths, folder):
         # Only the last layer is trained.
         layer.trainable = network == "converted" or layer.name == last
     return model, seconds
+
+
+def path_of(what, folder):
+    """Returns where a trained network is kept, without an ending."""
+    digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
+    network, _, _, seed, *_ = what
+    return os.path.join(folder, f"{network}_{seed}_{digest}")
 
 
 def trained(network, choice, train, seed, epochs, widths, folder):
@@ -161,8 +130,7 @@ def trained(network, choice, train, seed, epochs, widths, folder):
         steps_per_execution=steps_per_execution(50),
     )
     what = [network, choice, number, seed, epochs, widths]
-    digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
-    path = os.path.join(folder, f"{network}_{seed}_{digest}")
+    path = path_of(what, folder)
     if os.path.exists(f"{path}.json"):
         model.load_weights(f"{path}.weights.h5")
         with open(f"{path}.json") as file:

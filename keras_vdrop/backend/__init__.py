@@ -6,28 +6,30 @@ Every file defines the same names:
 - `FUSES`: whether operations on whole arrays are compiled into one;
 - `with_gradient`: gives a function a derivative of its own;
 - `value_of`: the value of a variable;
-- `times`, `times_rest`, `plus`, `at_least`, `at_most`, `zero_where`, `total`:
-  arithmetic that saves memory where the backend allows it;
-- `softplus`: by the fastest functions of the backend;
+- `times`, `times_rest`, `plus`, `horner`, `at_least`, `at_most`, `zero_where`,
+  `total`: arithmetic that saves memory where the backend allows it;
 - `hard_limit`: a minimum whose gradient is zero beyond the limit;
 - `unless_above`, `remember_limit`: leave out the work of a limit where nothing
   is above it;
 - `with_backward`, `without_outward`: the same for a gradient that depends on
   its own sign, because it may lead back to a limit and not away from it;
 - `fused_moments`: both products of local reparameterization as one operation;
-- `map_examples`, `layout_like`: examples and variables on several devices;
-- `data_shards`, `outputs_here`, `outside_scope`, `whole_where_uneven`: what
-  to do around a call where there are several devices;
+- `on_shards`, `map_examples`, `layout_like`: examples and variables on several
+  devices;
+- `data_shards`, `spans_processes`, `outputs_here`, `outside_scope`,
+  `whole_where_uneven`: what to do around a call where there are several
+  devices;
 - `is_recomputed`: whether a state is drawn from in a call that the backward
   pass computes again;
-- `draw_key`, `fold_key`, `split_key`, `normal`: keys of random numbers, made
-  of a state, and the numbers of a key;
+- `draw_key`, `shared_key`, `fold_key`, `split_key`, `normal`: keys of random
+  numbers, made of a state, and the numbers of a key;
+- `replica`: which of several replicas runs in this thread;
 - `state_after`, `assign_state`: the state of a generator after a draw;
 - `on_values`: a function of the values of a tensor with ragged rows;
 - `random_state`: a scope in which random numbers without a seed have one;
 - `to_numpy`: arrays of tensors, wherever these are;
 - `compiled`: a function of tensors, compiled;
-- `uncompiled`: keeps what draws noise from a compiler;
+- `traced_once`: has a compiler take a result for a constant;
 - `gradient_function`: a compiled gradient of the loss of a model.
 """
 
@@ -61,9 +63,9 @@ value_of = _chosen.value_of
 times = _chosen.times
 times_rest = _chosen.times_rest
 plus = _chosen.plus
+horner = _chosen.horner
 at_least = _chosen.at_least
 at_most = _chosen.at_most
-softplus = _chosen.softplus
 total = _chosen.total
 hard_limit = _chosen.hard_limit
 unless_above = _chosen.unless_above
@@ -72,21 +74,25 @@ with_backward = _chosen.with_backward
 without_outward = _chosen.without_outward
 zero_where = _chosen.zero_where
 fused_moments = _chosen.fused_moments
+on_shards = _chosen.on_shards
 map_examples = _chosen.map_examples
 layout_like = _chosen.layout_like
 data_shards = _chosen.data_shards
+spans_processes = _chosen.spans_processes
 outputs_here = _chosen.outputs_here
 outside_scope = _chosen.outside_scope
 whole_where_uneven = _chosen.whole_where_uneven
 is_recomputed = _chosen.is_recomputed
 state_after = _chosen.state_after
 assign_state = _chosen.assign_state
+replica = _chosen.replica
 draw_key = _chosen.draw_key
+shared_key = _chosen.shared_key
 fold_key = _chosen.fold_key
 split_key = _chosen.split_key
 normal = _chosen.normal
 random_state = _chosen.random_state
 to_numpy = _chosen.to_numpy
-uncompiled = _chosen.uncompiled
 compiled = _chosen.compiled
+traced_once = _chosen.traced_once
 gradient_function = _chosen.gradient_function

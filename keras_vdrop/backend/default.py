@@ -64,6 +64,14 @@ def plus(x: Any, y: Any, factor: float | None = None) -> Any:
     return x + y if factor is None else x + factor * y
 
 
+def horner(powers: Sequence[float], z: Any) -> Any:
+    """`powers[0] + powers[1] * z + ...`"""
+    value = plus(z * powers[-1], powers[-2])
+    for power in reversed(powers[:-2]):
+        value = plus(times(value, z), power)
+    return value
+
+
 def at_least(x: Any, limit: float) -> Any:
     """`maximum(x, limit)` for a limit that is a number."""
     return ops.maximum(x, limit)
@@ -72,11 +80,6 @@ def at_least(x: Any, limit: float) -> Any:
 def at_most(x: Any, limit: Any) -> Any:
     """`minimum(x, limit)`."""
     return ops.minimum(x, limit)
-
-
-def softplus(x: Any) -> Any:
-    """`log(1 + exp(x))`, to rounding of the larger of it and 1."""
-    return ops.softplus(x)
 
 
 def total(x: Any) -> Any:
@@ -157,6 +160,15 @@ def fused_moments(
     return None
 
 
+def on_shards(function: Callable, examples: Any, shared: Any) -> Any:
+    """`function(examples, shared)`, on each device for its examples.
+
+    Examples are the first axis of its arguments and results. The gradients of
+    what they share are added on each device, and then summed over devices.
+    """
+    return function(examples, shared)
+
+
 def map_examples(function: Callable, arguments: Any) -> Any:
     """As `ops.map`, for several examples at a time if several devices can."""
     return ops.map(function, arguments)
@@ -182,6 +194,11 @@ def layout_like(variable: Any, path: str, select: Callable) -> Any | None:
 def data_shards() -> int:
     """Over how many parts of the mesh of `keras.distribution` a batch is."""
     return 1
+
+
+def spans_processes() -> bool:
+    """Whether new variables are spread over several processes."""
+    return False
 
 
 def outputs_here(model: Any) -> Any:
@@ -229,16 +246,26 @@ def assign_state(variable: Any, state: Any, following: Any) -> None:
 
 
 def draw_key(state: Any) -> Any:
-    """The key of one draw, different on each replica and rank.
+    """The key of one draw, integers, different on each replica and rank.
 
     Args:
         state: Integer tensor of shape `(3,)`: two words of a seed and the
             number of draws so far.
-
-    Returns:
-        A tensor of integers.
     """
     return ops.stack([state[0], state[1] + state[2]])
+
+
+# The key of a draw that is the same on all replicas.
+shared_key = draw_key
+
+
+def replica() -> Any:
+    """The number of the replica that runs in this thread, or `None`.
+
+    `tf.distribute` gives each replica a thread of its own, in which context
+    variables are not those of the caller.
+    """
+    return None
 
 
 def fold_key(key: Any, number: int) -> Any:
@@ -271,9 +298,11 @@ def to_numpy(tensors: Sequence) -> list:
     return [ops.convert_to_numpy(tensor) for tensor in tensors]
 
 
-def uncompiled(function: Callable) -> Callable:
-    """Decorator: keeps a function that draws noise from a compiler that cannot
-    take it.
+def traced_once(function: Callable) -> Callable:
+    """Decorator: a compiler takes what a function returns for a constant.
+
+    It is for what a context variable says, which is meant to be read when a
+    call is traced.
     """
     return function
 

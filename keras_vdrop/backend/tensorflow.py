@@ -14,20 +14,22 @@ from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import data_shards
 from keras_vdrop.backend.default import fused_moments
+from keras_vdrop.backend.default import horner
 from keras_vdrop.backend.default import is_recomputed
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
+from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
-from keras_vdrop.backend.default import softplus
+from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
 from keras_vdrop.backend.default import to_numpy
 from keras_vdrop.backend.default import total
-from keras_vdrop.backend.default import uncompiled
+from keras_vdrop.backend.default import traced_once
 from keras_vdrop.backend.default import whole_where_uneven
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
@@ -45,24 +47,28 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "horner",
     "is_recomputed",
     "layout_like",
     "map_examples",
     "normal",
+    "on_shards",
     "on_values",
     "outputs_here",
     "outside_scope",
     "plus",
     "random_state",
     "remember_limit",
-    "softplus",
+    "replica",
+    "shared_key",
+    "spans_processes",
     "split_key",
     "state_after",
     "times",
     "times_rest",
     "to_numpy",
     "total",
-    "uncompiled",
+    "traced_once",
     "unless_above",
     "value_of",
     "whole_where_uneven",
@@ -185,14 +191,22 @@ def unless_above(
     return direct(made_of[0], chosen, within)
 
 
+def replica() -> Any:
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return None
+    return context.replica_id_in_sync_group
+
+
 def draw_key(state: Any) -> Any:
+    key, number = shared_key(state), replica()
+    return key if number is None else fold_key(key, number)
+
+
+def shared_key(state: Any) -> Any:
     # Keras keeps seeds in int64; XLA takes int32 alone.
     state = tf.cast(state, "int32")
-    key = fold_key(state[:2], state[2])
-    replica = tf.distribute.get_replica_context()
-    if replica is not None and replica.num_replicas_in_sync > 1:
-        key = fold_key(key, replica.replica_id_in_sync_group)
-    return key
+    return fold_key(state[:2], state[2])
 
 
 def fold_key(key: Any, number: Any) -> Any:

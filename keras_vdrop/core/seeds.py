@@ -56,6 +56,12 @@ def derived_seed(seed: int | None, salt: Any) -> int | None:
     return int.from_bytes(digest[:4], "little") % 2**31
 
 
+@backend.traced_once
+def _held_by(state: int) -> dict | None:
+    """The key that is held for the state with this identity, and its draws."""
+    return _held.get().get(state)
+
+
 class NoiseGenerator:
     """A generator of normal noise with a state that is a variable.
 
@@ -74,10 +80,9 @@ class NoiseGenerator:
     def __init__(self, state: Any):
         self.state = state
 
-    @backend.uncompiled
     def next_key(self) -> Any:
         """A new key, or one that follows from the key that is held."""
-        held = _held.get().get(id(self.state))
+        held = _held_by(id(self.state))
         if held is not None:
             held["draws"] += 1
             return backend.fold_key(held["key"], held["draws"])
@@ -90,12 +95,10 @@ class NoiseGenerator:
         backend.assign_state(self.state, state, following)
         return key
 
-    @backend.uncompiled
     def normal(self, shape: Any, dtype: str) -> Any:
         """Standard normal noise, new on each call."""
         return backend.normal(self.next_key(), shape, dtype)
 
-    @backend.uncompiled
     def split(self, count: Any) -> Any:
         """Keys for `hold`, one in each row."""
         return backend.split_key(self.next_key(), count)

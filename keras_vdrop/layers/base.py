@@ -193,7 +193,7 @@ class VariationalLayer(NoiseView):
     def is_noisy(self, training: Any) -> bool:
         """While it trains, and where samples are asked for."""
         try:
-            return bool(training) or sampling.mode() == "local"
+            return bool(training) or sampling.mode(self) == "local"
         except TypeError as error:
             # On jax a model that is rematerialized makes a tensor of it (3.15,
             # backend/jax/core.py).

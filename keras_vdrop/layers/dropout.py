@@ -138,7 +138,7 @@ class VariationalDropout(VariationalLayer, keras.layers.Layer):
         if self.is_noisy(training):
             inputs = self.floating(inputs)
             return ops.multiply(inputs, weight.scales(inputs))
-        if sampling.mode() == "weights":
+        if sampling.mode(self) == "weights":
             inputs = self.floating(inputs)
             scales = ops.cast(weight.held_sample(), inputs.dtype)
             scales = weight.axes.over_inputs(scales, len(inputs.shape))

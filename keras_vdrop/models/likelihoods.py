@@ -83,7 +83,8 @@ def probabilities(outputs: Any, from_logits: bool) -> Any:
     if is_binary(outputs):
         half = 0.5 * np.tanh(0.5 * outputs)
         return 0.5 + half
-    outputs = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
+    with np.errstate(over="ignore"):  # The exponential of -inf is 0.
+        outputs = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
     return outputs / outputs.sum(axis=-1, keepdims=True)
 
 

@@ -1,6 +1,8 @@
 """Dropout that is on outside training (Gal and Ghahramani 2016)."""
 
+import collections
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_vdrop import backend
+from keras_vdrop.core import sampling
 from keras_vdrop.core.seeds import InitialState
 from keras_vdrop.models.traversal import every_layer
 
@@ -28,11 +31,17 @@ def dropout_layers(model: keras.Layer) -> list[keras.Layer]:
     ]
 
 
-class MonteCarloDropout:
-    """A scope in which the dropout layers of a model are as in training.
+# How many scopes of all threads a layer is in, by its id.
+_users: collections.Counter = collections.Counter()
+_changing = threading.Lock()
 
-    All other layers are as they are. As with `sampling.scope` it counts where
-    the call is traced.
+
+class MonteCarloDropout:
+    """Lets the dropout layers of a model obey `sampling.scope`.
+
+    While it is entered, these layers ask in each call whether they are in a
+    scope with dropout. Calls of other threads are not, and do what they always
+    do. All other layers are as they are.
 
     Args:
         model: A `keras.Model`.
@@ -43,13 +52,19 @@ class MonteCarloDropout:
 
     def __enter__(self) -> None:
         self.layers = dropout_layers(self.model)
-        for layer in self.layers:
-            # In the dictionary, past the tracking of Keras and of torch.
-            vars(layer)["call"] = _as_in_training(layer.call)
+        with _changing:
+            for layer in self.layers:
+                _users[id(layer)] += 1
+                if _users[id(layer)] == 1:
+                    # In the dictionary, past the tracking of Keras and torch.
+                    vars(layer)["call"] = _obedient(layer, layer.call)
 
     def __exit__(self, *error: Any) -> None:
-        for layer in self.layers:
-            del vars(layer)["call"]
+        with _changing:
+            for layer in self.layers:
+                _users[id(layer)] -= 1
+                if not _users[id(layer)]:
+                    del _users[id(layer)], vars(layer)["call"]
 
     @contextlib.contextmanager
     def seeded(self, seed: int, salt: str) -> Iterator[None]:
@@ -66,8 +81,11 @@ class MonteCarloDropout:
             yield
 
 
-def _as_in_training(call: Any) -> Any:
-    def noisy_call(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **{**kwargs, "training": True})
+def _obedient(layer: keras.Layer, call: Any) -> Any:
+    def obedient_call(*args: Any, **kwargs: Any) -> Any:
+        scope = sampling.scope_of(layer)
+        if scope is not None and scope.dropout:
+            kwargs["training"] = True
+        return call(*args, **kwargs)
 
-    return noisy_call
+    return obedient_call

@@ -53,7 +53,10 @@ def predict(
 
     The model is the same afterwards, also if the call is interrupted. While
     it runs the weights of the model are samples: another thread must not use
-    the model, except in `keras_vdrop.predict`, which waits for its turn.
+    the model, or one that shares its layers, except the same model in
+    `keras_vdrop.predict`, which waits for its turn. `dropout=True` changes
+    nothing for other threads but `model.predict`, which finds the compiled
+    function with noise.
 
     Args:
         model: A `keras.Model` with at least one variational layer, or a list

@@ -158,7 +158,11 @@ class Sampler:
         model.predict_function = _functions.pop(key, None)
         try:
             with (
-                sampling.scope(self.mode),
+                sampling.scope(
+                    self.mode,
+                    tuple(every_layer(model)),
+                    dropout=self.dropout is not None,
+                ),
                 self.dropout or contextlib.nullcontext(),
                 backend.outputs_here(model),
             ):

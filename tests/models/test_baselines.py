@@ -1,10 +1,14 @@
 """MC dropout and ensembles, where mean and variance are known."""
 
+import concurrent.futures
+
 import keras
 import numpy as np
 import pytest
 
 import keras_vdrop
+from keras_vdrop.core import sampling as sampling_scope
+from keras_vdrop.models.monte_carlo_dropout import MonteCarloDropout
 
 SAMPLES = 2000
 SIGMAS = 5
@@ -94,6 +98,26 @@ def test_the_model_is_the_same_afterwards():
     np.testing.assert_array_equal(model.predict(X, verbose=0), expected)
     assert "call" not in vars(model.layers[-2])
     model.fit(X, ones(6, 3), verbose=0)
+
+
+def test_other_threads_and_models_with_the_same_layer():
+    layer = keras.layers.Dropout(0.5)
+    one, other = (
+        keras.Sequential([keras.Input((100,)), layer]) for _ in range(2)
+    )
+
+    def factors(model):
+        return np.unique(keras.ops.convert_to_numpy(model(ones(1, 100))))
+
+    scope = sampling_scope.scope("weights", [], dropout=True)
+    with scope, MonteCarloDropout(one):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            for model in (one, other):
+                assert list(pool.submit(factors, model).result()) == [1]
+        with MonteCarloDropout(other):
+            assert list(factors(other)) == [0, 2]
+        assert list(factors(one)) == [0, 2]
+    assert "call" not in vars(layer) and list(factors(one)) == [1]
 
 
 def test_masks_are_new_for_each_sample_example_and_batch():

@@ -143,6 +143,19 @@ def test_extreme_outputs_are_finite():
         assert np.all(np.isfinite(found.interval(0.8)))
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_extreme_logits():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Identity()])
+    big = float(np.finfo("float32").max)
+    logits = np.array([[big, -big, 0.0], [-big] * 3, [big, big, 0.0]])
+    found = run([model], logits, likelihood="logits")
+    third = 1 / 3
+    expected = [[1.0, 0.0, 0.0], [third] * 3, [0.5, 0.5, 0.0]]
+    np.testing.assert_allclose(found.mean, expected, rtol=1e-6)
+    entropies = [0.0, np.log(3), np.log(2)]
+    np.testing.assert_allclose(found.entropy, entropies, rtol=1e-6)
+
+
 def several():
     """A classifier of each position and a regression, with their names."""
     x = keras.Input((4, 3))
