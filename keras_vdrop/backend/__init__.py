@@ -6,9 +6,8 @@ Every file defines the same names:
 - `FUSES`: whether operations on whole arrays are compiled into one;
 - `with_gradient`: gives a function a derivative of its own;
 - `value_of`: the value of a variable;
-- `times`, `times_rest`, `plus`, `at_least`, `at_most`, `zero_where`, `total`:
-  arithmetic that saves memory where the backend allows it;
-- `softplus`: by the fastest functions of the backend;
+- `times`, `times_rest`, `plus`, `horner`, `at_least`, `at_most`, `zero_where`,
+  `total`: arithmetic that saves memory where the backend allows it;
 - `hard_limit`: a minimum whose gradient is zero beyond the limit;
 - `unless_above`, `remember_limit`: leave out the work of a limit where nothing
   is above it;
@@ -63,9 +62,9 @@ value_of = _chosen.value_of
 times = _chosen.times
 times_rest = _chosen.times_rest
 plus = _chosen.plus
+horner = _chosen.horner
 at_least = _chosen.at_least
 at_most = _chosen.at_most
-softplus = _chosen.softplus
 total = _chosen.total
 hard_limit = _chosen.hard_limit
 unless_above = _chosen.unless_above

@@ -64,6 +64,14 @@ def plus(x: Any, y: Any, factor: float | None = None) -> Any:
     return x + y if factor is None else x + factor * y
 
 
+def horner(powers: Sequence[float], z: Any) -> Any:
+    """`powers[0] + powers[1] * z + ...`"""
+    value = plus(z * powers[-1], powers[-2])
+    for power in reversed(powers[:-2]):
+        value = plus(times(value, z), power)
+    return value
+
+
 def at_least(x: Any, limit: float) -> Any:
     """`maximum(x, limit)` for a limit that is a number."""
     return ops.maximum(x, limit)
@@ -72,11 +80,6 @@ def at_least(x: Any, limit: float) -> Any:
 def at_most(x: Any, limit: Any) -> Any:
     """`minimum(x, limit)`."""
     return ops.minimum(x, limit)
-
-
-def softplus(x: Any) -> Any:
-    """`log(1 + exp(x))`, to rounding of the larger of it and 1."""
-    return ops.softplus(x)
 
 
 def total(x: Any) -> Any:

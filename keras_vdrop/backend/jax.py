@@ -13,6 +13,7 @@ from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import hard_limit
+from keras_vdrop.backend.default import horner
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outside_scope
 from keras_vdrop.backend.default import plus
@@ -48,6 +49,7 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "horner",
     "is_recomputed",
     "layout_like",
     "map_examples",
@@ -59,7 +61,6 @@ __all__ = [
     "plus",
     "random_state",
     "remember_limit",
-    "softplus",
     "spans_processes",
     "split_key",
     "state_after",
@@ -125,12 +126,6 @@ def _for_each(wrap: Callable) -> Callable:
     """Has a function of its own for each choice of the numbers."""
     wrapped = functools.cache(wrap)
     return lambda *arguments, **numbers: wrapped(**numbers)(*arguments)
-
-
-def softplus(x: Any) -> Any:
-    # XLA for a CPU (jax 0.10) takes four times as long for `log1p`, which
-    # would be right for a small result too.
-    return jnp.maximum(x, 0.0) + jnp.log(1.0 + jnp.exp(-jnp.abs(x)))
 
 
 def total(x: Any) -> Any:

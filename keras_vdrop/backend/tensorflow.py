@@ -14,6 +14,7 @@ from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import data_shards
 from keras_vdrop.backend.default import fused_moments
+from keras_vdrop.backend.default import horner
 from keras_vdrop.backend.default import is_recomputed
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
@@ -22,7 +23,6 @@ from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
-from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
@@ -47,6 +47,7 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "horner",
     "is_recomputed",
     "layout_like",
     "map_examples",
@@ -58,7 +59,6 @@ __all__ = [
     "plus",
     "random_state",
     "remember_limit",
-    "softplus",
     "spans_processes",
     "split_key",
     "state_after",

@@ -21,7 +21,6 @@ from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import outside_scope
-from keras_vdrop.backend.default import softplus
 from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
@@ -32,6 +31,7 @@ from keras_vdrop.backend.torch_moments import fused_moments
 from keras_vdrop.backend.torch_pointwise import at_least
 from keras_vdrop.backend.torch_pointwise import at_most
 from keras_vdrop.backend.torch_pointwise import hard_limit
+from keras_vdrop.backend.torch_pointwise import horner
 from keras_vdrop.backend.torch_pointwise import plus
 from keras_vdrop.backend.torch_pointwise import times
 from keras_vdrop.backend.torch_pointwise import times_rest
@@ -62,6 +62,7 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "horner",
     "is_recomputed",
     "layout_like",
     "map_examples",
@@ -73,7 +74,6 @@ __all__ = [
     "plus",
     "random_state",
     "remember_limit",
-    "softplus",
     "spans_processes",
     "split_key",
     "state_after",
