@@ -272,10 +272,7 @@ def normal(key: Any, shape: Any, dtype: str) -> Any:
 
 
 def random_state(seed: int) -> Any:
-    """A scope in which random numbers without a seed follow from this one.
-
-    Those of Keras have a seed of their own, unless a backend says otherwise.
-    """
+    """A scope in which random numbers without a seed follow from this one."""
     del seed
     return contextlib.nullcontext()
 
