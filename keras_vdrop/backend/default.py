@@ -8,8 +8,17 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 from keras import ops
+
+from keras_vdrop.backend.default_random import assign_state as assign_state
+from keras_vdrop.backend.default_random import draw_key as draw_key
+from keras_vdrop.backend.default_random import fold_key as fold_key
+from keras_vdrop.backend.default_random import is_recomputed as is_recomputed
+from keras_vdrop.backend.default_random import normal as normal
+from keras_vdrop.backend.default_random import random_state as random_state
+from keras_vdrop.backend.default_random import shared_key as shared_key
+from keras_vdrop.backend.default_random import split_key as split_key
+from keras_vdrop.backend.default_random import state_after as state_after
 
 # Arrays of fewer elements take no time, and a look at them does.
 FEW = 2**14
@@ -170,7 +179,10 @@ def on_shards(function: Callable, examples: Any, shared: Any) -> Any:
 
 
 def map_examples(function: Callable, arguments: Any) -> Any:
-    """As `ops.map`, for several examples at a time if several devices can."""
+    """`ops.map` over examples and their keys.
+
+    It takes several examples at a time if several devices can.
+    """
     return ops.map(function, arguments)
 
 
@@ -223,42 +235,6 @@ def whole_where_uneven() -> Any:
     return contextlib.nullcontext()
 
 
-def is_recomputed(state: Any, following: Any) -> bool:
-    """Whether a draw is inside a call that the backward pass repeats.
-
-    Args:
-        state: The state of a generator, a tensor.
-        following: The state after the draw.
-    """
-    del state, following
-    return False
-
-
-def state_after(state: Any) -> Any:
-    """The state of a generator after a draw."""
-    return state + ops.convert_to_tensor([0, 0, 1], state.dtype)
-
-
-def assign_state(variable: Any, state: Any, following: Any) -> None:
-    """Gives the variable of a state the state that follows."""
-    del state
-    variable.assign(following)
-
-
-def draw_key(state: Any) -> Any:
-    """The key of one draw, integers, different on each replica and rank.
-
-    Args:
-        state: Integer tensor of shape `(3,)`: two words of a seed and the
-            number of draws so far.
-    """
-    return ops.stack([state[0], state[1] + state[2]])
-
-
-# The key of a draw that is the same on all replicas.
-shared_key = draw_key
-
-
 def replica() -> Any:
     """The number of the replica that runs in this thread, or `None`.
 
@@ -266,31 +242,6 @@ def replica() -> Any:
     variables are not those of the caller.
     """
     return None
-
-
-def fold_key(key: Any, number: int) -> Any:
-    """Another key, which follows from a key and a number."""
-    return key + ops.convert_to_tensor([number, 0], key.dtype)
-
-
-def split_key(key: Any, count: Any) -> Any:
-    """Several keys, which follow from one: in a first axis."""
-    numbers = ops.arange(count, dtype=key.dtype)
-    return key + ops.stack([numbers, ops.zeros_like(numbers)], axis=-1)
-
-
-def normal(key: Any, shape: Any, dtype: str) -> Any:
-    """Standard normal numbers, the same for the same key."""
-    return keras.random.normal(shape, dtype=dtype, seed=int(key[0] ^ key[1]))
-
-
-def random_state(seed: int) -> Any:
-    """A scope in which random numbers without a seed follow from this one.
-
-    Those of Keras have a seed of their own, unless a backend says otherwise.
-    """
-    del seed
-    return contextlib.nullcontext()
 
 
 def to_numpy(tensors: Sequence) -> list:

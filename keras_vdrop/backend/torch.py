@@ -16,7 +16,6 @@ from keras import ops
 from keras_vdrop.backend.default import compiled
 from keras_vdrop.backend.default import data_shards
 from keras_vdrop.backend.default import layout_like
-from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outputs_here
@@ -44,6 +43,7 @@ from keras_vdrop.backend.torch_random import assign_state
 from keras_vdrop.backend.torch_random import draw_key
 from keras_vdrop.backend.torch_random import fold_key
 from keras_vdrop.backend.torch_random import is_recomputed
+from keras_vdrop.backend.torch_random import map_examples
 from keras_vdrop.backend.torch_random import normal
 from keras_vdrop.backend.torch_random import random_state
 from keras_vdrop.backend.torch_random import shared_key

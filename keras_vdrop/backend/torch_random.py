@@ -6,9 +6,11 @@ same keys and other numbers come from such operations, in torch_recorded.py.
 """
 
 import contextlib
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import torch
 import torch.distributed
 from torch.utils.weak import WeakIdKeyDictionary
@@ -78,12 +80,21 @@ def fold_key(key: Any, number: int) -> Any:
 def split_key(key: Any, count: Any) -> Any:
     if key.device.type == "meta":
         return key.new_empty((count,))
-    if is_recording(key):
-        numbers = torch.arange(count, device=key.device)
-        return torch_recorded.hashed(key, numbers)
-    (bits,) = _read(key)
-    keys = [signed(_hash(bits, number)) for number in range(count)]
-    return torch.tensor(keys, dtype=torch.int64, device=key.device)
+    numbers = torch.arange(count, device=key.device)
+    keys = torch_recorded.hashed(key, numbers)
+    if not is_recording(key):
+        (bits,) = _read(key)
+        _know(keys, [signed(_hash(bits, number)) for number in range(count)])
+    return keys
+
+
+def map_examples(function: Callable, arguments: Any) -> Any:
+    inputs, keys = arguments
+    rows = keys.unbind()
+    if keys.device.type != "meta" and not is_recording(keys):
+        rows = [_key(bits, keys.device) for bits in _read(keys)]
+    outputs = map(function, zip(inputs.unbind(), rows, strict=True))
+    return keras.tree.map_structure(lambda *x: torch.stack(x), *outputs)
 
 
 def normal(key: Any, shape: Any, dtype: str) -> Any:

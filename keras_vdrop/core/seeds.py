@@ -1,11 +1,13 @@
 """Keys of the noise, different wherever the noise has to be."""
 
+import collections
 import contextlib
 import contextvars
 import hashlib
 import numbers
 import random
 import types
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -133,3 +135,27 @@ class InitialState(keras.initializers.Initializer):
 
     def __call__(self, shape: Any = None, dtype: Any = None) -> Any:
         return ops.convert_to_tensor(self.words, dtype or backend.SEED_DTYPE)
+
+
+def tell_apart(weights: Iterable[Any]) -> None:
+    """Gives random weights with equal seeds, but for the first, other noise.
+
+    Which noise that is depends on their order alone, so that the same model has
+    the same noise again. A state that has been drawn from, or that comes from a
+    file, stays.
+    """
+    seen: collections.Counter = collections.Counter()
+    for weight in weights:
+        if weight.seed is None:
+            continue
+        number = seen[weight.seed, weight.salt]
+        seen[weight.seed, weight.salt] += 1
+        if not number:
+            continue
+        first = InitialState(weight.seed, weight.salt)
+        weight.salt = f"{weight.salt} {number}"
+        if not weight.built:
+            continue
+        (state,) = backend.to_numpy([weight.seed_state])
+        if state.tolist() == first.words:
+            weight.seed_state.assign(InitialState(weight.seed, weight.salt)())
