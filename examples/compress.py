@@ -2,20 +2,24 @@
 
     python examples/compress.py --data-dir FOLDER
     python examples/compress.py --network lenet5 --data-dir FOLDER
+    python examples/compress.py --network cifar --data-dir FOLDER
     python examples/compress.py --network digits
 
 This program trains a network with noise on each weight, removes the weights
 that are noise, trains what is left, and looks for the smallest file within an
 allowed loss on training examples that are held out, 5,000 of MNIST. Other ways
 to make the file of the network small are measured beside it, gradual magnitude
-pruning with the same number of weights, the same rounding and the same coder
-among them. Errors are those of the models that were loaded from the files.
-Nothing is chosen by the test set.
+pruning with the same rounding and the same coder among them: with as many
+weights as the posterior has left, in each layer or in all layers together,
+whichever has the lower validation error, and with several times as many.
+Errors are those of the models that were loaded from the files. Nothing is
+chosen by the test set.
 
 Each trained stage is a file in the folder `--state`, and each finished row is
 appended to a CSV file. A second start goes on where the first stopped.
 """
 
+import functools
 import os
 import tempfile
 import time
@@ -24,18 +28,21 @@ import keras
 import numpy as np
 
 import keras_vdrop
+from shared.magnitude import gradual
 from shared.options import add_data_dir
 from shared.options import new_parser
 from shared.results import Results
 from shared.results import spread
 from shared.results import versions
-from shared.sparse import Stages
+from shared.rounds import Rounds
+from shared.rounds import last_threshold
+from shared.rounds import without_batch_normalization
 from shared.sparse import build
 from shared.sparse import kernels
 from shared.sparse import load_split
 from shared.training import error_percent
 
-NETWORKS = ("lenet300", "lenet5", "digits", "cifar")
+NETWORKS = ("lenet300", "lenet5", "digits", "cifar", "mobilenet")
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
@@ -82,8 +89,8 @@ def methods(stages, options):
     yield "float32, LZMA", ".keras", lambda: plain
     yield "float16", "Keras", lambda: float16(plain, network)
     yield "quantize('int8')", "Keras", lambda: int8(plain, network)
-    threshold = stages.settings.threshold
-    model = stages.model("pruned")
+    threshold = last_threshold(network)
+    model = without_batch_normalization(stages.last(), stages.train[0])
     yield "pruned, LZMA", ".keras", lambda: pruned(model, threshold)
     found = {}
 
@@ -98,12 +105,27 @@ def methods(stages, options):
         yield f"posterior, {allowed:g}", ".kvz", make
         yield f"posterior, {allowed:g}", ".keras", make
     first = options.allowed[0]
+    counts = functools.cache(lambda: kept_by_layer(posterior(first)))
+    for times in options.rival:
 
-    def rival():
-        trained = stages.gradual(kept_by_layer(posterior(first)))
-        return smallest(trained, held_out, first)
+        def rival(times=times):
+            trained = best_of(stages, counts(), times, options.rival_epochs)
+            return smallest(trained, held_out, first)
 
-    yield f"gradual magnitude, {first:g}", ".kvz", rival
+        yield f"gradual magnitude, {times:g} times as many", ".kvz", rival
+
+
+def best_of(stages, counts, times, epochs):
+    """Returns the rival with the lower error on what was held out."""
+    counts = [round(times * count) for count in counts]
+    found = [
+        gradual(stages, kept, epochs, f"gradual_{name}_{times:g}")
+        for name, kept in (("each", counts), ("all", sum(counts)))
+    ]
+    found = [
+        without_batch_normalization(model, stages.train[0]) for model in found
+    ]
+    return min(found, key=lambda x: error_percent(x, stages.held_out))
 
 
 def save(model, kind, path):
@@ -134,10 +156,10 @@ def measure(model, kind, stages, test):
 def run(network, seed, data, options):
     train, held_out, test = data
     results = Results(options.out)
-    stages = Stages(
+    stages = Rounds(
         network, seed, (train, held_out), options.state, options.epochs
     )
-    layers = keras_vdrop.variational_layers(stages.model("pruned"))
+    layers = keras_vdrop.variational_layers(stages.last())
     kl_bytes = sum(layer.kl() for layer in layers) / np.log(2) / 8
     for method, kind, make in methods(stages, options):
         settings = {
@@ -200,6 +222,14 @@ def main():
         default=[0.003, 0.01],
         help="by how much the loss may rise, in nats",
     )
+    parser.add_argument(
+        "--rival",
+        type=float,
+        nargs="*",
+        default=[1, 2, 3],
+        help="weights of the rival, relative to those of the posterior",
+    )
+    parser.add_argument("--rival-epochs", type=int, default=60)
     parser.add_argument(
         "--epochs", type=int, help="of each stage, for a quick try"
     )

@@ -85,17 +85,69 @@ def test_compress_and_its_resuming(run, tmp_path):
     options = ["--network", "digits", "--epochs", 2, "--seeds", 0]
     out = run("compress.py", *options)
     rows = read_rows(tmp_path / "compress.csv")
-    assert len(rows) == 10 and "| gradual magnitude, 0.003 | .kvz |" in out
+    assert len(rows) == 12 and "| gradual magnitude, 2 times" in out
     sizes = {(x["method"], x["format"]): int(x["bytes"]) for x in rows}
     assert sizes["posterior, 0.01", ".kvz"] <= sizes["posterior, 0.003", ".kvz"]
     assert sizes["posterior, 0.01", ".kvz"] < sizes["float32", "Keras"] / 4
     run("compress.py", *options)
     assert read_rows(tmp_path / "compress.csv") == rows
     # Without the models of the last stages: they go on from the others.
-    for path in (tmp_path / "compress_state").glob("*pruned.keras"):
+    for path in (tmp_path / "compress_state").glob("*round_1.keras"):
         path.unlink()
     run("compress.py", *options)
     assert read_rows(tmp_path / "compress.csv") == rows
+
+
+def test_rounds_go_on_with_what_is_left(importable, monkeypatch, tmp_path):
+    import keras_vdrop
+    from shared import rounds
+    from shared.sparse import load_split
+
+    steps = [rounds.Round(-1.0, 1), rounds.Round(1.0, 1)]
+    monkeypatch.setitem(rounds.ROUNDS, "digits", steps)
+    data = load_split("digits", None)[:2]
+    stages = rounds.Rounds("digits", 0, data, str(tmp_path), epochs=1)
+    noisy, first = stages.model("noisy"), stages.round(1)
+    plain = keras_vdrop.to_deterministic(noisy, prune=-1.0, verbose=0)
+    for layer, other in zip(plain.layers, first.layers, strict=True):
+        removed = keras.ops.convert_to_numpy(layer.kernel) == 0
+        trained = keras.ops.convert_to_numpy(other.kernel)
+        assert trained.shape == removed.shape and removed.any()
+        np.testing.assert_array_equal(trained[removed], 0)
+        assert np.count_nonzero(trained[~removed]) > 0
+    second = stages.last()
+    count = sum(layer.kernel.shape[1] for layer in second.layers)
+    assert count <= sum(layer.kernel.shape[1] for layer in first.layers)
+
+
+@pytest.mark.parametrize("kept", [[200, 30, 50], 250])
+def test_gradual_pruning(kept, importable, tmp_path):
+    from shared.magnitude import gradual
+    from shared.magnitude import masks_of
+    from shared.rounds import Rounds
+    from shared.sparse import kernels
+    from shared.sparse import load_split
+
+    data = load_split("digits", None)[:2]
+    stages = Rounds("digits", 0, data, str(tmp_path), epochs=6)
+    model = gradual(stages, kept, 3, "gradual")
+    values = [keras.ops.convert_to_numpy(x) for x in kernels(model)]
+    counts = [np.count_nonzero(value) for value in values]
+    assert sum(counts) == kept if isinstance(kept, int) else counts == kept
+    # The trained weights moved on after the last cut.
+    plain = kernels(stages.model("plain"))
+    assert all(
+        (value != keras.ops.convert_to_numpy(before))[value != 0].all()
+        for value, before in zip(values, plain, strict=True)
+    )
+    # Those that are kept are the largest, and their number is a cubic.
+    generator = np.random.default_rng(0)
+    values = [generator.normal(size=shape) for shape in ((40, 9), (9, 10))]
+    masks = masks_of(values, 50, 0.5**3)
+    size = np.concatenate([np.abs(value).ravel() for value in values])
+    mask = np.concatenate([mask.ravel() for mask in masks])
+    assert mask.sum() == 50 + 400 / 8
+    assert size[mask].min() > size[~mask].max()
 
 
 @pytest.fixture
@@ -520,6 +572,15 @@ def test_benchmark(tmp_path):
     assert len(rows) == 1 + 10 + 2 * 4 + 10 * torch
     (picture,) = tmp_path.glob("benchmark_*.png")
     assert picture.stat().st_size > 10_000
+
+
+def test_sparse_kernels(tmp_path):
+    name = "benchmarks/sparse_kernels.py"
+    start(name, "--rounds", 2, "--largest", 800, folder=tmp_path)
+    rows = read_rows(tmp_path / "sparse_kernels.csv")
+    assert {row["batch_size"] for row in rows} == {"1", "256"}
+    assert {row["ratio"] for row in rows[:1]} == {"1.000"}
+    assert len(rows) == (6 if keras.backend.backend() == "jax" else 4)
 
 
 def test_benchmark_of_peers_without_any(tmp_path):

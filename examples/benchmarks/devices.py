@@ -26,7 +26,10 @@ LAYERS = {
     "correlated, one alpha per layer": {"noise": "correlated"},
     "correlated, per input": {"noise": "correlated", "granularity": "input"},
     "independent, per layer": {"noise": "independent"},
-    "independent, per input": {"granularity": "input"},
+    "independent, per input": {
+        "noise": "independent",
+        "granularity": "input",
+    },
     "independent, per output": {"granularity": "output"},
     "independent, per weight": {"granularity": "weight"},
     "additive": ADDITIVE,
@@ -116,10 +119,11 @@ def measured(arguments, width):
     }
 
 
-def rows(widths):
+def rows(widths, only):
     for spread in data_parallel, model_parallel:
         keras.distribution.set_distribution(spread())
-        for name, arguments in LAYERS.items():
+        for name in only or LAYERS:
+            arguments = LAYERS[name]
             less, more = (measured(arguments, width) for width in widths)
             weights = widths[1] ** 2 - widths[0] ** 2
             found = {
@@ -132,7 +136,9 @@ def rows(widths):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--widths", type=int, nargs=2, default=[1024, 2048])
-    widths = parser.parse_args().widths
+    parser.add_argument("--only", nargs="*", help="names of layers")
+    arguments = parser.parse_args()
+    widths = arguments.widths
     if keras.backend.backend() != "jax":
         parser.error("`keras.distribution` needs KERAS_BACKEND=jax")
     import jax
@@ -141,7 +147,7 @@ def main():
     print(f"jax {jax.__version__}, keras {keras.__version__}: {devices}")
     print("| devices | layer | kept | besides | sent | by |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for spread, name, found in rows(widths):
+    for spread, name, found in rows(widths, arguments.only):
         sent = {
             key.removeprefix("sent by "): value
             for key, value in found.items()

@@ -5,10 +5,6 @@
 3. `pruned`: weights that are noise are removed, and what is left is trained
    on, with new noise.
 
-The rival is `gradual`, the plain network trained on for as many epochs as
-the second and third stage have. In the first two thirds its smallest weights
-are set to zero in steps, more and more of them, and stay zero from then on.
-
 Each stage is a file in a folder, and a stage that is interrupted goes on with
 the epoch that it was in. The last of the training examples are held out.
 """
@@ -17,7 +13,6 @@ import dataclasses
 import os
 
 import keras
-import numpy as np
 
 import keras_vdrop
 from shared.data import load
@@ -27,8 +22,6 @@ from shared.training import compile_classifier
 from shared.training import steps_of
 
 BATCH_SIZE = 100
-# Of the rival, which is pruned in so many steps.
-PRUNING_STEPS = 15
 NOISE = {
     "granularity": "weight",
     "parameterization": "additive",
@@ -134,39 +127,6 @@ def kernels(model):
     return [x.kernel for x in model.layers if hasattr(x, "kernel")]
 
 
-def mask_of(kernel, count):
-    """Returns which weights are among the largest."""
-    size = np.abs(keras.ops.convert_to_numpy(kernel))
-    if not count:
-        return np.zeros(size.shape, bool)
-    smallest = np.sort(size, axis=None)[size.size - count]
-    return (size >= smallest) & (size > 0)
-
-
-class Masked(keras.constraints.Constraint):
-    """Keeps removed weights at zero."""
-
-    def __init__(self, mask):
-        self.mask = mask
-
-    def __call__(self, kernel):
-        return kernel * keras.ops.cast(self.mask, kernel.dtype)
-
-
-def prune_smallest(model, kept, progress):
-    """Sets the smallest weights of each kernel to zero, for good.
-
-    The share of the zeros grows as a cubic of the progress from 0 to 1 (Zhu,
-    Gupta 2017).
-    """
-    left = (1 - progress) ** 3
-    for kernel, count in zip(kernels(model), kept, strict=True):
-        total = int(np.prod(kernel.shape))
-        mask = mask_of(kernel, count + round((total - count) * left))
-        kernel.assign(keras.ops.convert_to_numpy(kernel) * mask)
-        kernel.constraint = Masked(mask)
-
-
 class Stages:
     """The models of a network and a seed, each trained once.
 
@@ -178,21 +138,27 @@ class Stages:
         epochs: Epochs of each stage, for a quick try, or `None`.
     """
 
+    settings_of = SETTINGS
+
     def __init__(self, network, seed, data, folder, epochs=None):
         self.network = network
         self.seed = seed
         self.train, self.held_out = data
         self.folder = folder
         self.epochs = epochs
-        self.settings = SETTINGS[network]
+        self.settings = self.settings_of[network]
 
     def model(self, stage):
         """Returns the model of a stage, trained."""
+        return self.stored(stage, getattr(self, f"_{stage}"))
+
+    def stored(self, stage, train):
+        """Returns the model of a file, or of a function, and then a file."""
         path = self._path(stage)
         if not os.path.exists(path):
             # A stage has random numbers of its own, resumed or not.
             keras.utils.set_random_seed(self.seed)
-            model = getattr(self, f"_{stage}")()
+            model = train()
             os.makedirs(self.folder, exist_ok=True)
             # A kill leaves no file, or a whole one.
             model.save(f"{path}.new.keras")
@@ -228,43 +194,26 @@ class Stages:
         self.fit(model, "pruned", self.settings.pruned_epochs, callbacks)
         return model
 
-    def gradual(self, kept):
-        """Returns the rival with so many weights left in each kernel."""
-        path = self._path("gradual")
-        model = build(self.network)
-        if os.path.exists(path):
-            model.load_weights(path)
-            return model
-        keras.utils.set_random_seed(self.seed)
-        model.set_weights(self.model("plain").get_weights())
-        settings = self.settings
-        epochs = self.epochs or settings.noisy_epochs + settings.pruned_epochs
-        each = max(1, 2 * epochs // (3 * PRUNING_STEPS))
-        for step in range(PRUNING_STEPS):
-            prune_smallest(model, kept, (step + 1) / PRUNING_STEPS)
-            # The learning rate stays: the last steps are the hardest.
-            self.fit(model, f"ramp_{step}", each, decays=False)
-        rest = max(1, epochs - PRUNING_STEPS * each)
-        self.fit(model, "gradual", rest)
-        model.save_weights(path)
-        return model
-
     def _path(self, stage):
-        ending = ".weights.h5" if stage == "gradual" else ".keras"
-        name = f"{self.network}_{self.seed}_{stage}{ending}"
+        name = f"{self.network}_{self.seed}_{stage}.keras"
         return os.path.join(self.folder, name)
 
-    def fit(self, model, stage, epochs, callbacks=(), decays=True):
+    def fit(
+        self,
+        model,
+        stage,
+        epochs,
+        callbacks=(),
+        learning_rate=None,
+        optimizer=keras.optimizers.Adam,
+    ):
         """Trains, from the epoch on in which an earlier program stopped."""
         epochs = self.epochs or epochs
         steps = steps_of(epochs, len(self.train[0]), BATCH_SIZE)
-        rate = self.settings.learning_rate
-        schedules = keras.optimizers.schedules
-        end = 0.0 if decays else rate
-        schedule = schedules.PolynomialDecay(rate, steps, end)
-        compile_classifier(
-            model, len(self.train[0]), keras.optimizers.Adam(schedule)
+        schedule = keras.optimizers.schedules.PolynomialDecay(
+            learning_rate or self.settings.learning_rate, steps, 0.0
         )
+        compile_classifier(model, len(self.train[0]), optimizer(schedule))
         name = f"{self.network}_{self.seed}_{stage}"
         backup = os.path.join(self.folder, f"{name}_backup")
         model.fit(

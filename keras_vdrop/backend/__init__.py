@@ -6,18 +6,19 @@ Every file defines the same names:
 - `FUSES`: whether operations on whole arrays are compiled into one;
 - `with_gradient`: gives a function a derivative of its own;
 - `value_of`: the value of a variable;
-- `times`, `times_rest`, `plus`, `at_least`, `at_most`, `zero_where`, `total`:
-  arithmetic that saves memory where the backend allows it;
-- `softplus`: by the fastest functions of the backend;
+- `times`, `times_rest`, `plus`, `horner`, `at_least`, `at_most`, `zero_where`,
+  `total`: arithmetic that saves memory where the backend allows it;
 - `hard_limit`: a minimum whose gradient is zero beyond the limit;
 - `unless_above`, `remember_limit`: leave out the work of a limit where nothing
   is above it;
 - `with_backward`, `without_outward`: the same for a gradient that depends on
   its own sign, because it may lead back to a limit and not away from it;
 - `fused_moments`: both products of local reparameterization as one operation;
-- `map_examples`, `layout_like`: examples and variables on several devices;
-- `data_shards`, `outputs_here`, `outside_scope`, `whole_where_uneven`: what
-  to do around a call where there are several devices;
+- `on_shards`, `map_examples`, `layout_like`: examples and variables on several
+  devices;
+- `data_shards`, `spans_processes`, `outputs_here`, `outside_scope`,
+  `whole_where_uneven`: what to do around a call where there are several
+  devices;
 - `is_recomputed`: whether a state is drawn from in a call that the backward
   pass computes again;
 - `draw_key`, `shared_key`, `fold_key`, `split_key`, `normal`: keys of random
@@ -28,7 +29,7 @@ Every file defines the same names:
 - `random_state`: a scope in which random numbers without a seed have one;
 - `to_numpy`: arrays of tensors, wherever these are;
 - `compiled`: a function of tensors, compiled;
-- `uncompiled`: keeps what draws noise from a compiler;
+- `traced_once`: has a compiler take a result for a constant;
 - `gradient_function`: a compiled gradient of the loss of a model.
 """
 
@@ -62,9 +63,9 @@ value_of = _chosen.value_of
 times = _chosen.times
 times_rest = _chosen.times_rest
 plus = _chosen.plus
+horner = _chosen.horner
 at_least = _chosen.at_least
 at_most = _chosen.at_most
-softplus = _chosen.softplus
 total = _chosen.total
 hard_limit = _chosen.hard_limit
 unless_above = _chosen.unless_above
@@ -73,9 +74,11 @@ with_backward = _chosen.with_backward
 without_outward = _chosen.without_outward
 zero_where = _chosen.zero_where
 fused_moments = _chosen.fused_moments
+on_shards = _chosen.on_shards
 map_examples = _chosen.map_examples
 layout_like = _chosen.layout_like
 data_shards = _chosen.data_shards
+spans_processes = _chosen.spans_processes
 outputs_here = _chosen.outputs_here
 outside_scope = _chosen.outside_scope
 whole_where_uneven = _chosen.whole_where_uneven
@@ -90,6 +93,6 @@ split_key = _chosen.split_key
 normal = _chosen.normal
 random_state = _chosen.random_state
 to_numpy = _chosen.to_numpy
-uncompiled = _chosen.uncompiled
 compiled = _chosen.compiled
+traced_once = _chosen.traced_once
 gradient_function = _chosen.gradient_function

@@ -8,8 +8,17 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 from keras import ops
+
+from keras_vdrop.backend.default_random import assign_state as assign_state
+from keras_vdrop.backend.default_random import draw_key as draw_key
+from keras_vdrop.backend.default_random import fold_key as fold_key
+from keras_vdrop.backend.default_random import is_recomputed as is_recomputed
+from keras_vdrop.backend.default_random import normal as normal
+from keras_vdrop.backend.default_random import random_state as random_state
+from keras_vdrop.backend.default_random import shared_key as shared_key
+from keras_vdrop.backend.default_random import split_key as split_key
+from keras_vdrop.backend.default_random import state_after as state_after
 
 # Arrays of fewer elements take no time, and a look at them does.
 FEW = 2**14
@@ -64,6 +73,14 @@ def plus(x: Any, y: Any, factor: float | None = None) -> Any:
     return x + y if factor is None else x + factor * y
 
 
+def horner(powers: Sequence[float], z: Any) -> Any:
+    """`powers[0] + powers[1] * z + ...`"""
+    value = plus(z * powers[-1], powers[-2])
+    for power in reversed(powers[:-2]):
+        value = plus(times(value, z), power)
+    return value
+
+
 def at_least(x: Any, limit: float) -> Any:
     """`maximum(x, limit)` for a limit that is a number."""
     return ops.maximum(x, limit)
@@ -72,11 +89,6 @@ def at_least(x: Any, limit: float) -> Any:
 def at_most(x: Any, limit: Any) -> Any:
     """`minimum(x, limit)`."""
     return ops.minimum(x, limit)
-
-
-def softplus(x: Any) -> Any:
-    """`log(1 + exp(x))`, to rounding of the larger of it and 1."""
-    return ops.softplus(x)
 
 
 def total(x: Any) -> Any:
@@ -157,8 +169,20 @@ def fused_moments(
     return None
 
 
+def on_shards(function: Callable, examples: Any, shared: Any) -> Any:
+    """`function(examples, shared)`, on each device for its examples.
+
+    Examples are the first axis of its arguments and results. The gradients of
+    what they share are added on each device, and then summed over devices.
+    """
+    return function(examples, shared)
+
+
 def map_examples(function: Callable, arguments: Any) -> Any:
-    """As `ops.map`, for several examples at a time if several devices can."""
+    """`ops.map` over examples and their keys.
+
+    It takes several examples at a time if several devices can.
+    """
     return ops.map(function, arguments)
 
 
@@ -184,6 +208,11 @@ def data_shards() -> int:
     return 1
 
 
+def spans_processes() -> bool:
+    """Whether new variables are spread over several processes."""
+    return False
+
+
 def outputs_here(model: Any) -> Any:
     """Scope in which `model.predict` has the outputs of this process.
 
@@ -206,45 +235,6 @@ def whole_where_uneven() -> Any:
     return contextlib.nullcontext()
 
 
-def is_recomputed(state: Any, following: Any) -> bool:
-    """Whether a draw is inside a call that the backward pass repeats.
-
-    Args:
-        state: The state of a generator, a tensor.
-        following: The state after the draw.
-    """
-    del state, following
-    return False
-
-
-def state_after(state: Any) -> Any:
-    """The state of a generator after a draw."""
-    return state + ops.convert_to_tensor([0, 0, 1], state.dtype)
-
-
-def assign_state(variable: Any, state: Any, following: Any) -> None:
-    """Gives the variable of a state the state that follows."""
-    del state
-    variable.assign(following)
-
-
-def draw_key(state: Any) -> Any:
-    """The key of one draw, different on each replica and rank.
-
-    Args:
-        state: Integer tensor of shape `(3,)`: two words of a seed and the
-            number of draws so far.
-
-    Returns:
-        A tensor of integers.
-    """
-    return ops.stack([state[0], state[1] + state[2]])
-
-
-# The key of a draw that is the same on all replicas.
-shared_key = draw_key
-
-
 def replica() -> Any:
     """The number of the replica that runs in this thread, or `None`.
 
@@ -254,39 +244,16 @@ def replica() -> Any:
     return None
 
 
-def fold_key(key: Any, number: int) -> Any:
-    """Another key, which follows from a key and a number."""
-    return key + ops.convert_to_tensor([number, 0], key.dtype)
-
-
-def split_key(key: Any, count: Any) -> Any:
-    """Several keys, which follow from one: in a first axis."""
-    numbers = ops.arange(count, dtype=key.dtype)
-    return key + ops.stack([numbers, ops.zeros_like(numbers)], axis=-1)
-
-
-def normal(key: Any, shape: Any, dtype: str) -> Any:
-    """Standard normal numbers, the same for the same key."""
-    return keras.random.normal(shape, dtype=dtype, seed=int(key[0] ^ key[1]))
-
-
-def random_state(seed: int) -> Any:
-    """A scope in which random numbers without a seed follow from this one.
-
-    Those of Keras have a seed of their own, unless a backend says otherwise.
-    """
-    del seed
-    return contextlib.nullcontext()
-
-
 def to_numpy(tensors: Sequence) -> list:
     """Arrays of tensors or variables, all fetched at once where possible."""
     return [ops.convert_to_numpy(tensor) for tensor in tensors]
 
 
-def uncompiled(function: Callable) -> Callable:
-    """Decorator: keeps a function that draws noise from a compiler that cannot
-    take it.
+def traced_once(function: Callable) -> Callable:
+    """Decorator: a compiler takes what a function returns for a constant.
+
+    It is for what a context variable says, which is meant to be read when a
+    call is traced.
     """
     return function
 

@@ -11,7 +11,9 @@ import keras
 from keras_vdrop.backend.default import assign_state
 from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
+from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import hard_limit
+from keras_vdrop.backend.default import horner
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outside_scope
 from keras_vdrop.backend.default import plus
@@ -21,16 +23,17 @@ from keras_vdrop.backend.default import replica
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
-from keras_vdrop.backend.default import uncompiled
+from keras_vdrop.backend.default import traced_once
 from keras_vdrop.backend.default import unless_above
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
 from keras_vdrop.backend.jax_devices import data_shards
-from keras_vdrop.backend.jax_devices import fused_moments
 from keras_vdrop.backend.jax_devices import layout_like
 from keras_vdrop.backend.jax_devices import map_examples
+from keras_vdrop.backend.jax_devices import on_shards
 from keras_vdrop.backend.jax_devices import outputs_here
+from keras_vdrop.backend.jax_devices import spans_processes
 from keras_vdrop.backend.jax_devices import to_numpy
 from keras_vdrop.backend.jax_devices import whole_where_uneven
 
@@ -47,10 +50,12 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "horner",
     "is_recomputed",
     "layout_like",
     "map_examples",
     "normal",
+    "on_shards",
     "on_values",
     "outputs_here",
     "outside_scope",
@@ -59,14 +64,14 @@ __all__ = [
     "remember_limit",
     "replica",
     "shared_key",
-    "softplus",
+    "spans_processes",
     "split_key",
     "state_after",
     "times",
     "times_rest",
     "to_numpy",
     "total",
-    "uncompiled",
+    "traced_once",
     "unless_above",
     "value_of",
     "whole_where_uneven",
@@ -124,12 +129,6 @@ def _for_each(wrap: Callable) -> Callable:
     """Has a function of its own for each choice of the numbers."""
     wrapped = functools.cache(wrap)
     return lambda *arguments, **numbers: wrapped(**numbers)(*arguments)
-
-
-def softplus(x: Any) -> Any:
-    # XLA for a CPU (jax 0.10) takes four times as long for `log1p`, which
-    # would be right for a small result too.
-    return jnp.maximum(x, 0.0) + jnp.log(1.0 + jnp.exp(-jnp.abs(x)))
 
 
 def total(x: Any) -> Any:

@@ -63,10 +63,14 @@ def whole_where_uneven() -> Iterator[None]:
         yield
 
 
+def spans_processes() -> bool:
+    distributed = keras.distribution.distribution() is not None
+    return distributed and jax.process_count() > 1
+
+
 @contextlib.contextmanager
 def outputs_here(model: Any) -> Iterator[None]:
-    distribution = keras.distribution.distribution()
-    if distribution is None or jax.process_count() == 1:
+    if not spans_processes():
         yield
         return
     model.make_predict_function()
@@ -127,59 +131,26 @@ def map_examples(function: Callable, arguments: Any) -> Any:
     )
 
 
-def fused_moments(
-    linear: Callable,
-    inputs: Any,
-    squares: Any,
-    kernel: Any,
-    log_alpha: Any,
-    limit: float | None,
-) -> tuple[Any, Any] | None:
-    del limit
-    shards = _shards_of(inputs)
-    # An alpha of each weight has two gradients as large as the kernel anyway.
-    # Convolutions in a `vmap` are not spread over devices.
-    if shards == 1 or log_alpha is not None or linear is not keras.ops.matmul:
-        return None
-    return _moments(shards, inputs, squares, kernel)
-
-
-def _moments(shards: int, *arguments: Any) -> tuple[Any, Any]:
-    """`inputs @ kernel` and `squares @ kernel**2`.
-
-    The gradient of the kernel has a part of each product. They are added on
-    each device, so that there is one sum over the devices and not two.
-    """
-
-    @jax.custom_vjp
-    def moments(inputs: Any, squares: Any, kernel: Any) -> tuple[Any, Any]:
-        return inputs @ kernel, squares @ variance(kernel, squares)
-
-    def forward(*arguments: Any) -> tuple[tuple, tuple]:
-        return moments(*arguments), arguments
-
-    def backward(kept: tuple, upstream: tuple) -> tuple:
-        inputs, squares, kernel = kept
-        by_mean, by_variance = upstream
-        by_inputs = by_mean @ kernel.T
-        by_squares = by_variance @ variance(kernel, squares).T
-        by_kernel = _products(shards, inputs, by_mean)
-        by_kernel += 2.0 * kernel * _products(shards, squares, by_variance)
-        return by_inputs, by_squares, by_kernel.sum(0).astype(kernel.dtype)
-
-    moments.defvjp(forward, backward)
-    return moments(*arguments)
-
-
-def variance(kernel: Any, squares: Any) -> Any:
-    return jnp.square(kernel.astype(squares.dtype))
-
-
-def _products(shards: int, x: Any, y: Any) -> Any:
-    """`x.T @ y` of the examples of each shard."""
-    x = _by_shard(x, shards).reshape(shards, -1, x.shape[-1])
-    y = _by_shard(y, shards).reshape(shards, -1, y.shape[-1])
-    return jnp.einsum("sni,sno->sio", x, y)
+def on_shards(function: Callable, examples: Any, shared: Any) -> Any:
+    shards = _shards_of(keras.tree.flatten(examples)[0])
+    if shards == 1:
+        return function(examples, shared)
+    distribution = keras.distribution.distribution()
+    mesh = distribution.device_mesh.backend_mesh
+    axis = distribution.batch_dim_name
+    rows = jax.sharding.PartitionSpec(axis)
+    # Without a check nothing is summed within: what flows back to `shared` is
+    # summed where it leaves the function.
+    mapped = jax.shard_map(
+        function,
+        mesh=mesh,
+        in_specs=(rows, jax.sharding.PartitionSpec()),
+        out_specs=rows,
+        axis_names={axis},
+        check_vma=False,
+    )
+    # Outside a compiled step, a function of some axes of a mesh has to be.
+    return jax.jit(mapped)(examples, shared)
 
 
 def _shards_of(batch: Any) -> int:

@@ -14,20 +14,22 @@ from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import data_shards
 from keras_vdrop.backend.default import fused_moments
+from keras_vdrop.backend.default import horner
 from keras_vdrop.backend.default import is_recomputed
 from keras_vdrop.backend.default import layout_like
 from keras_vdrop.backend.default import map_examples
+from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import plus
 from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
-from keras_vdrop.backend.default import softplus
+from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import state_after
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
 from keras_vdrop.backend.default import to_numpy
 from keras_vdrop.backend.default import total
-from keras_vdrop.backend.default import uncompiled
+from keras_vdrop.backend.default import traced_once
 from keras_vdrop.backend.default import whole_where_uneven
 from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
@@ -45,10 +47,12 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "horner",
     "is_recomputed",
     "layout_like",
     "map_examples",
     "normal",
+    "on_shards",
     "on_values",
     "outputs_here",
     "outside_scope",
@@ -57,14 +61,14 @@ __all__ = [
     "remember_limit",
     "replica",
     "shared_key",
-    "softplus",
+    "spans_processes",
     "split_key",
     "state_after",
     "times",
     "times_rest",
     "to_numpy",
     "total",
-    "uncompiled",
+    "traced_once",
     "unless_above",
     "value_of",
     "whole_where_uneven",

@@ -16,12 +16,12 @@ from keras import ops
 from keras_vdrop.backend.default import compiled
 from keras_vdrop.backend.default import data_shards
 from keras_vdrop.backend.default import layout_like
-from keras_vdrop.backend.default import map_examples
+from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import outside_scope
 from keras_vdrop.backend.default import replica
-from keras_vdrop.backend.default import softplus
+from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import total
 from keras_vdrop.backend.default import value_of
 from keras_vdrop.backend.default import whole_where_uneven
@@ -31,6 +31,7 @@ from keras_vdrop.backend.torch_moments import fused_moments
 from keras_vdrop.backend.torch_pointwise import at_least
 from keras_vdrop.backend.torch_pointwise import at_most
 from keras_vdrop.backend.torch_pointwise import hard_limit
+from keras_vdrop.backend.torch_pointwise import horner
 from keras_vdrop.backend.torch_pointwise import plus
 from keras_vdrop.backend.torch_pointwise import times
 from keras_vdrop.backend.torch_pointwise import times_rest
@@ -42,12 +43,12 @@ from keras_vdrop.backend.torch_random import assign_state
 from keras_vdrop.backend.torch_random import draw_key
 from keras_vdrop.backend.torch_random import fold_key
 from keras_vdrop.backend.torch_random import is_recomputed
+from keras_vdrop.backend.torch_random import map_examples
 from keras_vdrop.backend.torch_random import normal
 from keras_vdrop.backend.torch_random import random_state
 from keras_vdrop.backend.torch_random import shared_key
 from keras_vdrop.backend.torch_random import split_key
 from keras_vdrop.backend.torch_random import state_after
-from keras_vdrop.backend.torch_random import uncompiled
 
 __all__ = [
     "FUSES",
@@ -62,10 +63,12 @@ __all__ = [
     "fused_moments",
     "gradient_function",
     "hard_limit",
+    "horner",
     "is_recomputed",
     "layout_like",
     "map_examples",
     "normal",
+    "on_shards",
     "on_values",
     "outputs_here",
     "outside_scope",
@@ -74,14 +77,14 @@ __all__ = [
     "remember_limit",
     "replica",
     "shared_key",
-    "softplus",
+    "spans_processes",
     "split_key",
     "state_after",
     "times",
     "times_rest",
     "to_numpy",
     "total",
-    "uncompiled",
+    "traced_once",
     "unless_above",
     "value_of",
     "whole_where_uneven",
@@ -93,6 +96,8 @@ __all__ = [
 
 SEED_DTYPE = "int64"
 FUSES = False
+
+traced_once = torch.compiler.assume_constant_result
 
 
 def to_numpy(tensors: Sequence) -> list:

@@ -1,6 +1,8 @@
 """Pointwise operations on torch; `default.py` documents the names."""
 
+import functools
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -73,9 +75,14 @@ def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
                 ]
                 return sum(products) if products else 0 * one
 
-        return lambda *arguments, **numbers: apply(
-            Pointwise, ForwardMode, *arguments, *numbers.values()
-        )
+        def call(*arguments: Any, **numbers: float) -> Any:
+            if torch.compiler.is_compiling() and not torch.is_grad_enabled():
+                # The compiler would pass a context too (torch 2.13,
+                # _dynamo/variables/misc.py).
+                return function(*arguments, *numbers.values())
+            return apply(Pointwise, ForwardMode, *arguments, *numbers.values())
+
+        return call
 
     return decorate
 
@@ -102,6 +109,24 @@ def plus(x: Any, y: Any, factor: float | None = None) -> Any:
     if in_place():
         return x.add_(y, alpha=factor)
     return torch.add(x, y, alpha=factor)
+
+
+def horner(powers: Sequence[float], z: Any) -> Any:
+    *others, before, last = powers
+    value = plus(z * last, before)
+    if not in_place() or torch.compiler.is_compiling():
+        for power in reversed(others):
+            value = value * z + power
+        return value
+    # One pass over memory for a product and a sum: half the time.
+    for power in reversed(_constants(tuple(others), z.dtype, z.device)):
+        torch.addcmul(power, value, z, out=value)
+    return value
+
+
+@functools.lru_cache(maxsize=64)
+def _constants(numbers: tuple, dtype: Any, device: Any) -> list:
+    return [torch.tensor(x, dtype=dtype, device=device) for x in numbers]
 
 
 def at_least(x: Any, limit: float) -> Any:

@@ -1,31 +1,41 @@
-"""Keys and random numbers on torch; `default.py` documents the names."""
+"""Keys and random numbers on torch; `default.py` documents the names.
+
+The numbers come from torch's own generators, and the host computes what seeds
+them. A compiler and a CUDA graph record operations on tensors alone: there, the
+same keys and other numbers come from such operations, in torch_recorded.py.
+"""
 
 import contextlib
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import torch
 import torch.distributed
 from torch.utils.weak import WeakIdKeyDictionary
 
-# The constants of splitmix64 (Steele, Lea, Flood 2014).
-GOLDEN = 0x9E3779B97F4A7C15
-FIRST_FACTOR = 0xBF58476D1CE4E5B9
-SECOND_FACTOR = 0x94D049BB133111EB
-
-
-# Generators are unknown to the compiler: pytorch issue 88576.
-uncompiled = torch.compiler.disable
+from keras_vdrop.backend import torch_recorded
+from keras_vdrop.backend.torch_recorded import FIRST_FACTOR
+from keras_vdrop.backend.torch_recorded import GOLDEN
+from keras_vdrop.backend.torch_recorded import SECOND_FACTOR
+from keras_vdrop.backend.torch_recorded import is_recording
+from keras_vdrop.backend.torch_recorded import signed
 
 
 def is_recomputed(state: Any, following: Any) -> bool:
-    del state, following
+    del following
+    if is_recording(state):
+        # The compiler has its own way to compute again, with the same noise.
+        return False
     # There is no task outside of a backward pass (torch 2.13,
     # utils/checkpoint.py asks the same).
     return torch._C._current_graph_task_id() != -1
 
 
 def state_after(state: Any) -> Any:
+    if is_recording(state):
+        return torch_recorded.state_after(state)
     following = state.clone()
     following[2] += 1
     return following
@@ -33,6 +43,9 @@ def state_after(state: Any) -> Any:
 
 def assign_state(variable: Any, state: Any, following: Any) -> None:
     if state.device.type == "meta":
+        return
+    if is_recording(state):
+        variable.assign(following)
         return
     first, second, draws = _read(state)
     version = state._version
@@ -48,6 +61,8 @@ def draw_key(state: Any) -> Any:
     rank = 0
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         rank = torch.distributed.get_rank()
+    if is_recording(state):
+        return torch_recorded.hashed(*state.unbind(), rank)
     return _key(_hash(*_read(state), rank), state.device)
 
 
@@ -57,21 +72,37 @@ shared_key = draw_key
 def fold_key(key: Any, number: int) -> Any:
     if key.device.type == "meta":
         return key
+    if is_recording(key):
+        return torch_recorded.hashed(key, number)
     return _key(_hash(*_read(key), number), key.device)
 
 
 def split_key(key: Any, count: Any) -> Any:
     if key.device.type == "meta":
         return key.new_empty((count,))
-    (bits,) = _read(key)
-    keys = [_signed(_hash(bits, number)) for number in range(count)]
-    return torch.tensor(keys, dtype=torch.int64, device=key.device)
+    numbers = torch.arange(count, device=key.device)
+    keys = torch_recorded.hashed(key, numbers)
+    if not is_recording(key):
+        (bits,) = _read(key)
+        _know(keys, [signed(_hash(bits, number)) for number in range(count)])
+    return keys
+
+
+def map_examples(function: Callable, arguments: Any) -> Any:
+    inputs, keys = arguments
+    rows = keys.unbind()
+    if keys.device.type != "meta" and not is_recording(keys):
+        rows = [_key(bits, keys.device) for bits in _read(keys)]
+    outputs = map(function, zip(inputs.unbind(), rows, strict=True))
+    return keras.tree.map_structure(lambda *x: torch.stack(x), *outputs)
 
 
 def normal(key: Any, shape: Any, dtype: str) -> Any:
     options = {"dtype": getattr(torch, dtype), "device": key.device}
     if key.device.type == "meta":
         return torch.empty(shape, **options)
+    if is_recording(key):
+        return torch_recorded.normal(key, shape, **options)
     generator = torch.Generator(key.device)
     generator.manual_seed(*_read(key))
     return torch.randn(shape, generator=generator, **options)
@@ -101,13 +132,9 @@ def _know(tensor: Any, numbers: list[int]) -> None:
 def _key(bits: int, device: Any) -> Any:
     # The number is an argument of a kernel, and no copy that the host waits
     # for.
-    key = torch.full((), _signed(bits), dtype=torch.int64, device=device)
-    _know(key, [_signed(bits)])
+    key = torch.full((), signed(bits), dtype=torch.int64, device=device)
+    _know(key, [signed(bits)])
     return key
-
-
-def _signed(bits: int) -> int:
-    return bits - 2**64 if bits >= 2**63 else bits
 
 
 def _hash(*numbers: int) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_vdrop.core import counting
+from keras_vdrop.core.seeds import tell_apart
 from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.models.traversal import require_variational_layers
 
@@ -58,7 +59,10 @@ class CountExamples(keras.callbacks.Callback):
         self._batch_size: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        require_variational_layers(self.model)
+        layers = require_variational_layers(self.model)
+        tell_apart(
+            weight for layer in layers for weight in layer.random_weights
+        )
         self._steps = (self.params or {}).get("steps")
         self._counting = True
         self._batch_size = None

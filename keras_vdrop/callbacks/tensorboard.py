@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vdrop.diagnostics.readings import Histogram
+from keras_vdrop.diagnostics.measures import Histogram
 
 # What `histogram_pb` makes.
 HISTOGRAM = Histogram(30, is_whole=False)

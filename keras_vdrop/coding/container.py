@@ -31,14 +31,29 @@ HEADER_EXPANSION = 64
 HEADER_FLOOR = 1 << 20
 
 
-def write(header: Any, weights: Sequence[Any]) -> bytes:
-    """A file of a header that JSON can hold, and of arrays."""
+def write(
+    header: Any,
+    weights: Sequence[Any],
+    progress: Callable[[int, int], object] | None = None,
+) -> bytes:
+    """A file of a header that JSON can hold, and of arrays.
+
+    `progress` is told the bytes that are done, and the bytes of all streams.
+    """
     text = json.dumps(header, separators=(",", ":")).encode()
     plan, parts = arrays.write(weights)
     body = streams.write_text(text) + number(len(plan)) + plan
+    size, done = sum(map(len, parts)), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, size)
+
     *integers, floats = parts
-    body += b"".join(map(streams.write, integers))
-    body += streams.write_parts(floats)
+    body += b"".join(streams.write(stream, advance) for stream in integers)
+    body += streams.write_parts(floats, advance)
     total = sum(array.nbytes for array in weights) - FLOOR
     shortest = max(
         -(-total // EXPANSION),

@@ -4,6 +4,7 @@ import functools
 import importlib.resources
 import lzma
 import zlib
+from collections.abc import Callable
 
 from keras_vdrop.coding.errors import DamagedFile
 from keras_vdrop.coding.records import Reader
@@ -16,10 +17,14 @@ METHODS = 3
 LARGEST_WINDOW = 1 << 24
 PART = 1 << 16
 
+# Is told how many more bytes were packed.
+Advance = Callable[[int], object]
 
-def write(data: bytes) -> bytes:
+
+def write(data: bytes, advance: Advance = abs) -> bytes:
     """A stream with its sizes before it, packed as well as can be."""
-    found = {STORED: data, LZMA: _pack(data), HUFFMAN: _pack_few(data)}
+    packed = _pack(data, advance)
+    found = {STORED: data, LZMA: packed, HUFFMAN: _pack_few(data)}
     method = min(found, key=lambda method: len(found[method]))
     head = number(METHODS * len(data) + method)
     if method != STORED:
@@ -27,11 +32,10 @@ def write(data: bytes) -> bytes:
     return head + found[method]
 
 
-def write_parts(data: bytes) -> bytes:
+def write_parts(data: bytes, advance: Advance = abs) -> bytes:
     """A stream of which some parts can be packed and others cannot."""
-    head = number(len(data))
-    starts = range(0, len(data), PART)
-    return head + b"".join(write(data[at : at + PART]) for at in starts)
+    packed = [write(part, advance) for part in _parts(data)]
+    return number(len(data)) + b"".join(packed)
 
 
 def read_parts(reader: Reader, limit: int) -> bytes:
@@ -79,8 +83,18 @@ def _filters(size: int) -> list[dict[str, int]]:
     ]
 
 
-def _pack(data: bytes) -> bytes:
-    return lzma.compress(data, lzma.FORMAT_RAW, filters=_filters(len(data)))
+def _parts(data: bytes) -> list[bytes]:
+    return [data[at : at + PART] for at in range(0, len(data), PART)]
+
+
+def _pack(data: bytes, advance: Advance = abs) -> bytes:
+    filters = _filters(len(data))
+    encoder = lzma.LZMACompressor(lzma.FORMAT_RAW, filters=filters)
+    found = []
+    for part in _parts(data):
+        found.append(encoder.compress(part))
+        advance(len(part))
+    return b"".join([*found, encoder.flush()])
 
 
 def _unpack(data: bytes, size: int) -> bytes:

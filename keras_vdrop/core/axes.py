@@ -137,6 +137,11 @@ class Axes:
             )
         )
 
+    def keeps_examples(self) -> bool:
+        """Whether the first axis of the outputs is that of the inputs."""
+        first = self.inputs[:1]
+        return first == self.outputs[:1] and not self._is_unit(first[0])
+
     def input_count(self) -> int:
         """How many inputs the kernel has."""
         return math.prod(self.shape("input"))
@@ -151,7 +156,8 @@ class Axes:
         return axis[0] in self.sizes
 
     def _size(self, axis: Axis) -> int:
-        return math.prod(self.sizes[name] for name in axis)
+        # A list, because the compiler of torch takes no generator here.
+        return math.prod([self.sizes[name] for name in axis])
 
     def _row_names(self) -> list[str]:
         inputs, outputs = _names(self.inputs), _names(self.outputs)

@@ -22,8 +22,8 @@ from keras import ops
 from keras_vdrop import backend
 from keras_vdrop.core import pointwise
 from keras_vdrop.core.dtypes import at_least_float32
-from keras_vdrop.core.dtypes import variance_dtype
-from keras_vdrop.core.posteriors import Variance
+from keras_vdrop.core.moments import moments
+from keras_vdrop.core.moments import on_shards
 
 
 class Layer(Protocol):
@@ -69,61 +69,6 @@ def local_product(weight: Any, linear: Callable, inputs: Any) -> Any:
     return mean + ops.cast(pointwise.deviation(variance, noise), dtype)
 
 
-def moments(linear: Callable, inputs: Any, weight: Any) -> tuple[Any, Any]:
-    """Mean and variance of `linear(inputs, w)` for independent weights `w`.
-
-    A factor of the variance that belongs to the inputs or to the outputs
-    multiplies these instead of the weights, because they are smaller.
-    """
-    dtype = variance_dtype(inputs.dtype)
-    variance = weight.variance(dtype)
-    kernel = backend.value_of(weight.kept_mean())
-    squares = ops.square(ops.cast(inputs, dtype))
-    if variance.inputs is not None:
-        scale = weight.axes.over_inputs(variance.inputs, len(inputs.shape))
-        # tensorflow does not broadcast against sparse inputs.
-        scale = ops.broadcast_to(scale, ops.shape(squares))
-        squares = ops.multiply(squares, scale)
-    mean, spread = _products(linear, inputs, squares, kernel, variance)
-    if variance.outputs is not None:
-        scale = variance.outputs
-        if len(scale.shape):
-            scale = weight.axes.over_outputs(scale, len(mean.shape))
-        spread = ops.multiply(spread, scale)
-    return mean, spread
-
-
-def _products(
-    linear: Callable, inputs: Any, squares: Any, kernel: Any, variance: Variance
-) -> tuple[Any, Any]:
-    weights = variance.weights
-    if weights is None:
-        fused = backend.fused_moments(
-            linear,
-            inputs,
-            squares,
-            kernel,
-            variance.log_alpha,
-            variance.limit,
-        )
-        if fused is not None:
-            return fused
-        weights = _relative_variance(kernel, variance, squares.dtype)
-    return linear(inputs, kernel), linear(squares, weights)
-
-
-def _relative_variance(kernel: Any, variance: Variance, dtype: str) -> Any:
-    log_alpha, limit = variance.log_alpha, variance.limit
-    if log_alpha is None:
-        return pointwise.square(ops.cast(kernel, dtype))
-    kernel = ops.cast(kernel, log_alpha.dtype)
-    if limit is None:
-        found = pointwise.weight_variance(log_alpha, kernel)
-    else:
-        found = pointwise.limited_weight_variance(log_alpha, kernel, limit)
-    return ops.cast(found, dtype)
-
-
 def flipout(layer: Layer, inputs: Any) -> Any:
     """One sample of the weights, its noise with other signs in each example.
 
@@ -138,10 +83,19 @@ def flipout(layer: Layer, inputs: Any) -> Any:
 
 def _flipout_map(linear: Callable, inputs: Any, weight: Any) -> Any:
     dtype = keras.backend.standardize_dtype(inputs.dtype)
-    sample = ops.cast(ops.multiply(weight.std(), weight.noise()), dtype)
-    mean = linear(inputs, weight.kept_mean())
+    noise = weight.noise()
     flipped = ops.multiply(inputs, _signs(weight, inputs, "input"))
-    deviation = linear(flipped, sample)
+
+    def products(examples: Any, shared: Any) -> tuple[Any, Any]:
+        kernel, scale, noise = shared
+        std = weight.std_of_scale(scale, kernel)
+        sample = ops.cast(ops.multiply(std, noise), dtype)
+        return linear(examples[0], kernel), linear(examples[1], sample)
+
+    kernel = backend.value_of(weight.kept_mean())
+    mean, deviation = on_shards(
+        products, weight, (inputs, flipped), (kernel, weight.scale(), noise)
+    )
     if not weight.posterior.correlated:
         signs = _signs(weight, deviation, "output")
         deviation = ops.multiply(deviation, signs)

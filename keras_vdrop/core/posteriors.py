@@ -164,17 +164,17 @@ class Independent:
         )
         return log_alpha + pointwise.log_square(mean)
 
-    def std(self, value: Any, mean: Any) -> Any:
-        """Of each weight, with the sign of its mean."""
-        value = self.axes.over_kernel(value, self.granularity)
-        return self.spread_std(value, mean)
-
-    def spread_std(self, value: Any, mean: Any) -> Any:
-        """The same, for a value that broadcasts against some of the means."""
+    def scale(self, value: Any, mean: Any) -> Any:
+        """What the deviation follows from, for a value that broadcasts
+        against some of the means.
+        """
         # exp(log_alpha / 2), because sqrt(exp(log_alpha)) has no gradient
         # once alpha underflows.
-        std = ops.exp(0.5 * self.noise_log_alpha(value, mean))
-        return ops.multiply(std, mean)
+        return ops.exp(0.5 * self.noise_log_alpha(value, mean))
+
+    def std_of_scale(self, scale: Any, mean: Any) -> Any:
+        """The deviation of each weight, with the sign of its mean."""
+        return ops.multiply(scale, mean)
 
     def variance(self, value: Any, mean: Any, dtype: str) -> Variance:
         """In factors, for local reparameterization in `dtype`."""
@@ -238,8 +238,11 @@ class Additive(Independent):
             return self.read(value)
         return super().log_variance(value, mean)
 
-    def spread_std(self, value: Any, mean: Any) -> Any:
+    def scale(self, value: Any, mean: Any) -> Any:
         return ops.exp(0.5 * self.log_variance(value, mean))
+
+    def std_of_scale(self, scale: Any, mean: Any) -> Any:
+        return scale
 
     def variance(self, value: Any, mean: Any, dtype: str) -> Variance:
         value = self.read(value)

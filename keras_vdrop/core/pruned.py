@@ -62,7 +62,9 @@ class PrunableWeight(keras.Layer):
         before = mean.constraint
         if isinstance(before, KeptAtZero):
             before = before.before
-        mean.constraint = KeptAtZero(self._pruned_means(), before)
+        # A copy: on jax a training step deletes the values of variables.
+        pruned = ops.copy(self._pruned_means())
+        mean.constraint = KeptAtZero(pruned, before)
 
     def _pruned_means(self) -> Any:
         """Which weights were pruned, to broadcast against the kernel."""

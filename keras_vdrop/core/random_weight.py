@@ -202,7 +202,19 @@ class RandomWeight(PrunableWeight):
 
     def std(self) -> Any:
         """The deviation of each weight, with the sign of its mean."""
-        return self.posterior.std(self.kept_noise(), self.mean())
+        return self.std_of_scale(self.scale(), self.mean())
+
+    def scale(self) -> Any:
+        """What `std` follows from, with the mean."""
+        posterior = self.posterior
+        value = self.axes.over_kernel(self.kept_noise(), self.granularity)
+        return posterior.scale(value, self.mean())
+
+    def std_of_scale(self, scale: Any, mean: Any) -> Any:
+        """`std` for a value of `scale` and of the mean."""
+        return self.posterior.std_of_scale(
+            scale, ops.cast(mean, self.variable.dtype)
+        )
 
     def noise(self) -> Any:
         """Standard normal noise that broadcasts over the kernel."""
@@ -230,7 +242,8 @@ class RandomWeight(PrunableWeight):
             ops.take(self.kept_mean(), rows, axis=0), self.variable.dtype
         )
         value = self.axes.of_rows(self.kept_noise(), self.granularity, rows)
-        std = self.posterior.spread_std(value, mean)
+        posterior = self.posterior
+        std = posterior.std_of_scale(posterior.scale(value, mean), mean)
         shape = ops.shape(mean)
         if self.posterior.correlated:
             shape = (*shape[:-1], 1)

@@ -38,9 +38,14 @@ _open: list[Scope] = []
 _changing = threading.Lock()
 
 
+@backend.traced_once
+def _scope_here() -> Scope | None:
+    return _scope.get()
+
+
 def scope_of(layer: Any) -> Scope | None:
     """The scope that a call of a layer is in."""
-    found = _scope.get()
+    found = _scope_here()
     if found is not None or backend.replica() is None:
         return found
     # A thread of a replica, which the scope of its caller does not reach.

@@ -1,11 +1,13 @@
 """Keys of the noise, different wherever the noise has to be."""
 
+import collections
 import contextlib
 import contextvars
 import hashlib
 import numbers
 import random
 import types
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -56,6 +58,12 @@ def derived_seed(seed: int | None, salt: Any) -> int | None:
     return int.from_bytes(digest[:4], "little") % 2**31
 
 
+@backend.traced_once
+def _held_by(state: int) -> dict | None:
+    """The key that is held for the state with this identity, and its draws."""
+    return _held.get().get(state)
+
+
 class NoiseGenerator:
     """A generator of normal noise with a state that is a variable.
 
@@ -74,10 +82,9 @@ class NoiseGenerator:
     def __init__(self, state: Any):
         self.state = state
 
-    @backend.uncompiled
     def next_key(self) -> Any:
         """A new key, or one that follows from the key that is held."""
-        held = _held.get().get(id(self.state))
+        held = _held_by(id(self.state))
         if held is not None:
             held["draws"] += 1
             return backend.fold_key(held["key"], held["draws"])
@@ -90,12 +97,10 @@ class NoiseGenerator:
         backend.assign_state(self.state, state, following)
         return key
 
-    @backend.uncompiled
     def normal(self, shape: Any, dtype: str) -> Any:
         """Standard normal noise, new on each call."""
         return backend.normal(self.next_key(), shape, dtype)
 
-    @backend.uncompiled
     def split(self, count: Any) -> Any:
         """Keys for `hold`, one in each row."""
         return backend.split_key(self.next_key(), count)
@@ -130,3 +135,27 @@ class InitialState(keras.initializers.Initializer):
 
     def __call__(self, shape: Any = None, dtype: Any = None) -> Any:
         return ops.convert_to_tensor(self.words, dtype or backend.SEED_DTYPE)
+
+
+def tell_apart(weights: Iterable[Any]) -> None:
+    """Gives random weights with equal seeds, but for the first, other noise.
+
+    Which noise that is depends on their order alone, so that the same model has
+    the same noise again. A state that has been drawn from, or that comes from a
+    file, stays.
+    """
+    seen: collections.Counter = collections.Counter()
+    for weight in weights:
+        if weight.seed is None:
+            continue
+        number = seen[weight.seed, weight.salt]
+        seen[weight.seed, weight.salt] += 1
+        if not number:
+            continue
+        first = InitialState(weight.seed, weight.salt)
+        weight.salt = f"{weight.salt} {number}"
+        if not weight.built:
+            continue
+        (state,) = backend.to_numpy([weight.seed_state])
+        if state.tolist() == first.words:
+            weight.seed_state.assign(InitialState(weight.seed, weight.salt)())

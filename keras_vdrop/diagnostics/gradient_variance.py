@@ -66,7 +66,8 @@ def gradient_variance(
 
     The KL does not depend on the minibatch, so it does not matter here. The
     model is as before when the function returns: weights, seeds and
-    statistics of normalization layers too.
+    statistics of normalization layers too. Variables that are spread over
+    several processes are refused.
 
     Args:
         model: A compiled `keras.Model`, with the weights to look at.

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_vdrop import backend
 from keras_vdrop.core import validation
 from keras_vdrop.core.estimators import ESTIMATORS
 from keras_vdrop.models.traversal import every_layer
@@ -19,6 +20,14 @@ def check_model(model: Any) -> None:
             "a model that is built and compiled",
             model,
             "Call `model.compile` with the loss, and the model on some data.",
+        )
+    # The processes would wait for each other at every operation.
+    if backend.spans_processes():
+        raise ValueError(
+            "`gradient_variance` works in one process, and the variables of "
+            "this model are spread over several. Gather them into a model "
+            "without a distribution, as docs/distributed.md shows, and call it "
+            "with that, before the distribution is set again."
         )
 
 

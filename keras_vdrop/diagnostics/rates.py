@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vdrop.core import validation
 from keras_vdrop.diagnostics import drawing
-from keras_vdrop.diagnostics.readings import Histogram
+from keras_vdrop.diagnostics.measures import Histogram
 from keras_vdrop.diagnostics.report import NoiseReport
 from keras_vdrop.diagnostics.report import report
 

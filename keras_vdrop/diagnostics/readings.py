@@ -1,8 +1,8 @@
 """A few numbers about the noise of each layer, computed where the noise is.
 
 There can be as many alphas as weights, and they can be spread over devices. So
-they stay there: a compiled function reduces them, and the numbers of all
-layers are fetched together.
+they stay there: one compiled function reduces those of all layers, and their
+numbers are fetched together.
 """
 
 import math
@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from collections.abc import Hashable
 from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -17,30 +18,16 @@ import keras
 from keras import ops
 
 from keras_vdrop import backend
-from keras_vdrop.core.priors import DIVERGENCES
 from keras_vdrop.core.priors import Normal
-from keras_vdrop.core.priors import ScaleInvariant
 from keras_vdrop.core.priors import serialize
 from keras_vdrop.core.random_weight import RandomWeight
+from keras_vdrop.diagnostics import measures
+from keras_vdrop.diagnostics.measures import Histogram
 
-# A log alpha that is nearer than this to its limit is at the limit.
-STILL = 0.05
-# The functions of each model by what they depend on. One for each kind of
-# layer: one for all layers would take ten seconds to compile for a hundred.
+# Variables with at most so many alphas are copied next to those of their kind.
+FEW = 2**16
+# The functions of each model by the kinds of weights that they read.
 _functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-
-
-class Histogram(NamedTuple):
-    """In how many bins to count the rates.
-
-    Attributes:
-        bins: Integer.
-        is_whole: Whether the bins are those of `[0, 1]`, and not those from
-            the least rate to the greatest.
-    """
-
-    bins: int
-    is_whole: bool
 
 
 class Reading(NamedTuple):
@@ -77,8 +64,8 @@ def read(
     Where arrays are spread over processes, all of them have to call this.
     """
 
-    def measure(weight: RandomWeight) -> list[Any]:
-        return _measure(weight, threshold, histogram)
+    def measure(weight: RandomWeight, values: list[Any]) -> list[Any]:
+        return measures.measure(weight, values, threshold, histogram)
 
     found = _read(model, weights, measure, (threshold, histogram))
     return [
@@ -89,61 +76,62 @@ def read(
 
 def read_kl(model: keras.Layer, weights: Iterable[RandomWeight]) -> list[float]:
     """The KL of each of some built random weights, in nats."""
-    found = _read(model, weights, lambda weight: [weight.kl_tensor()], "kl")
+    found = _read(model, weights, lambda *given: [measures.kl(*given)], "kl")
     return [float(kl) for (kl,) in found]
 
 
 def _read(
     model: keras.Layer,
     weights: Iterable[RandomWeight],
-    measure: Callable[[RandomWeight], list[Any]],
+    measure: Callable[[RandomWeight, list[Any]], list[Any]],
     key: Hashable,
 ) -> list[list[Any]]:
-    """What `measure` finds for each weight, a list of tensors, as arrays."""
+    """What `measure` finds for each weight, a list of arrays.
+
+    `measure` gets the values of the variables of several weights of a kind, in
+    a first axis, and so are its results. One call reads all of them but the
+    largest, because a copy of these takes longer than a call.
+    """
     functions = _functions.setdefault(model, {})
-    measured = []
-    for weight in weights:
-        function = _function(functions, weight, measure, key)
-        measured.append(function([_value(x) for x in _variables(weight)]))
-    arrays = iter(backend.to_numpy([x for found in measured for x in found]))
-    return [[next(arrays) for _ in found] for found in measured]
+    weights = list(weights)
+    kinds: dict[Hashable, list[int]] = {}
+    alone = []
+    for number, weight in enumerate(weights):
+        if _is_few(weight):
+            kinds.setdefault(_kind(weight), []).append(number)
+        else:
+            alone.append([[number]])
+    order, found = [], []
+    for groups in [list(kinds.values()), *alone] if kinds else alone:
+        of = [[weights[number] for number in group] for group in groups]
+        function = _function(functions, of, measure, key)
+        values = [[_values(weight) for weight in group] for group in of]
+        order += groups
+        found += function(values)
+    arrays = iter(backend.to_numpy([x for results in found for x in results]))
+    read: dict[int, list[Any]] = {}
+    for group, results in zip(order, found, strict=True):
+        rows = zip(*[next(arrays) for _ in results], strict=True)
+        read |= dict(zip(group, map(list, rows), strict=True))
+    return [read[number] for number in range(len(weights))]
 
 
-def _variables(weight: RandomWeight) -> list[Any]:
-    return [weight.variable, weight.mean_variable, weight.pruned]
+def _values(weight: RandomWeight) -> list[Any]:
+    return [
+        None if variable is None else backend.value_of(variable)
+        for variable in measures.variables_of(weight)
+    ]
 
 
-def _value(variable: Any) -> Any:
-    return None if variable is None else ops.convert_to_tensor(variable)
+def _is_few(weight: RandomWeight) -> bool:
+    size = math.prod(weight.variable.shape)
+    return size <= FEW and measures.is_by_alpha(weight.prior)
 
 
-def _function(
-    functions: dict[Any, Callable[..., Any]],
-    weight: RandomWeight,
-    measure: Callable[[RandomWeight], list[Any]],
-    key: Hashable,
-) -> Callable[..., Any]:
-    """`measure` as a function of the values of the variables of a weight."""
-
-    def measure_values(values: list[Any]) -> list[Any]:
-        mapping = [
-            (variable, value)
-            for variable, value in zip(_variables(weight), values, strict=True)
-            if variable is not None
-        ]
-        with keras.StatelessScope(mapping):
-            return measure(weight)
-
-    # A prior of a user may depend on what is not in its config.
-    prior = weight.prior
-    is_known = type(prior) is Normal or (
-        type(prior) is ScaleInvariant
-        and prior.divergence in DIVERGENCES.values()
-    )
-    if not is_known:
-        return measure_values
+def _kind(weight: RandomWeight) -> Hashable:
+    """What the numbers of a weight depend on, beside its variables."""
     posterior = weight.posterior
-    kind = (
+    return (
         type(posterior),
         posterior.axes.equation,
         posterior.axes.kernel_shape,
@@ -154,60 +142,43 @@ def _function(
         weight.natural,
         weight.adaptive,
         weight.rate,
-        repr(serialize(prior)),
-        *[x if x is None else str(x.dtype) for x in _variables(weight)],
-        key,
+        repr(serialize(weight.prior)),
+        *[
+            x if x is None else str(x.dtype)
+            for x in measures.variables_of(weight)
+        ],
     )
+
+
+def _function(
+    functions: dict[Any, Callable[..., Any]],
+    groups: list[list[RandomWeight]],
+    measure: Callable[[RandomWeight, list[Any]], list[Any]],
+    key: Hashable,
+) -> Callable[..., Any]:
+    """What `measure` finds for each group, of the values of their variables."""
+    first = [group[0] for group in groups]
+
+    def measure_values(values: list[Any]) -> list[Any]:
+        return [
+            measure(weight, [_stacked(x) for x in zip(*group, strict=True)])
+            for weight, group in zip(first, values, strict=True)
+        ]
+
+    # A prior of a user may depend on what is not in its config.
+    if not all(
+        type(weight.prior) is Normal or measures.is_by_alpha(weight.prior)
+        for weight in first
+    ):
+        return measure_values
+    kinds = [(_kind(group[0]), len(group)) for group in groups]
+    kind = (key, *kinds)
     if kind not in functions:
         functions[kind] = backend.compiled(measure_values)
     return functions[kind]
 
 
-def _measure(
-    weight: RandomWeight, threshold: float, histogram: Histogram | None
-) -> list[Any]:
-    log_alpha = weight.log_alpha()
-    rates = ops.sigmoid(log_alpha)
-    least, greatest = ops.min(rates), ops.max(rates)
-    numbers = [ops.mean(rates), least, greatest]
-    nothing = ops.zeros_like(least)
-    if weight.adaptive:
-        began = math.log(weight.rate / (1 - weight.rate))
-        limit = math.log(weight.limit or 1.0) - STILL
-        numbers += [
-            ops.cast(weight.kl_tensor(), rates.dtype),
-            _share(log_alpha > threshold, rates.dtype),
-            ops.max(ops.abs(log_alpha - began)),
-            # Without a limit, not even what is infinite is at it.
-            nothing
-            if weight.limit is None
-            else _share(log_alpha >= limit, rates.dtype),
-        ]
-    else:
-        numbers += 4 * [nothing]
-    counts = ops.zeros((0,), "int32")
-    if histogram is not None:
-        start, length = 0.0, 1.0
-        if not histogram.is_whole:
-            start, length = least, greatest - least
-        counts = _counts(rates, start, length, histogram.bins)
-    return [ops.stack(numbers), counts]
-
-
-def _share(condition: Any, dtype: Any) -> Any:
-    return ops.mean(ops.cast(condition, dtype))
-
-
-def _counts(rates: Any, start: Any, length: Any, bins: int) -> Any:
-    """As `numpy.histogram`, without an index of each rate.
-
-    To compare them with one edge after the other needs no memory, and nothing
-    of the devices but sums.
-    """
-    edges = start + length * ops.arange(1, bins, dtype=rates.dtype) / bins
-    above = ops.map(
-        lambda edge: ops.sum(ops.cast(rates >= edge, "int32")), edges
-    )
-    every = ops.full((1,), math.prod(rates.shape), "int32")
-    above = ops.concatenate([every, above, ops.zeros_like(every)])
-    return above[:-1] - above[1:]
+def _stacked(tensors: Sequence[Any]) -> Any:
+    if tensors[0] is None:
+        return None
+    return tensors[0][None] if len(tensors) == 1 else ops.stack(tensors)

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_vdrop.core.random_weight import RandomWeight
+from keras_vdrop.diagnostics import measures
 from keras_vdrop.diagnostics import readings
 from keras_vdrop.layers.base import VariationalLayer
 from keras_vdrop.models.traversal import require_variational_layers
@@ -51,7 +52,7 @@ class NoiseReport:
 def report(
     model: keras.Layer,
     threshold: float = 3.0,
-    histogram: readings.Histogram | None = None,
+    histogram: measures.Histogram | None = None,
 ) -> list[NoiseReport]:
     """A `NoiseReport` of each random weight, in the model's order.
 
@@ -100,5 +101,5 @@ def _fill(
     if weight.adaptive:
         found.kl = reading.kl
         found.prunable = reading.prunable
-        found.has_moved = reading.moved > readings.STILL
+        found.has_moved = reading.moved > measures.STILL
         found.at_limit = reading.at_limit

@@ -12,7 +12,7 @@ from keras_vdrop.core import notebook
 from keras_vdrop.core import validation
 from keras_vdrop.diagnostics.report import NoiseReport
 from keras_vdrop.diagnostics.report import report
-from keras_vdrop.models.batch_normalization import batch_normalizations
+from keras_vdrop.diagnostics.summary_notes import notes_of
 
 HEADINGS: tuple[Sequence[str], ...] = (
     ("", "", "Alpha", "Rate", "", "", "KL,", "Bits/", ""),
@@ -32,10 +32,6 @@ GAPS = (0, 2, 2, 2, 1, 1, 2, 2, 2)
 # Those of `model.summary()`, for a model that is a sequence.
 LINE_LENGTH = 88
 NARROWEST_NAME = 8
-BATCH_NORMALIZATION = (
-    "Warning: batch normalization has averaged outputs with noise, which "
-    "`predict` has not. `update_batch_normalization(model, x)` helps."
-)
 
 
 def summary(
@@ -43,6 +39,7 @@ def summary(
     line_length: int | None = None,
     print_fn: Callable[..., Any] | None = None,
     threshold: float = 3.0,
+    precision: float | None = None,
 ) -> "Summary":
     """Prints what the variational layers of a model have learned.
 
@@ -63,7 +60,9 @@ def summary(
       with `max_alpha=1.0`: only without that limit can weights be prunable.
 
     The code length below the table is the sum of the bits of all weights, in
-    bytes. `keras_vdrop.save_compressed` shows how much of it a file reaches.
+    bytes. With `precision`, the size of a real file stands beside it: the one
+    that `keras_vdrop.save_compressed` writes of
+    `to_deterministic(model, prune=threshold, precision=precision)`.
 
     The totals of the bits and of the prunable weights are over the layers
     that have weights. A layer with `adaptive=False` has a rate and nothing
@@ -78,6 +77,8 @@ def summary(
             default. Long names are broken to fit.
         print_fn: Function that gets each line, `print` by default.
         threshold: Float, the log alpha above which a weight is prunable.
+        precision: Float, the step of the rounded weights in standard
+            deviations, or `None` for no file. It is made in memory.
 
     Returns:
         The table, as an object: `str` of it is what was printed. In a notebook
@@ -109,9 +110,7 @@ def summary(
         line_length = validation.check_count("line_length", line_length)
     reports = report(model, threshold)
     rows = [_row(found) for found in reports]
-    notes = _notes(reports, threshold)
-    if batch_normalizations(model):
-        notes.append(BATCH_NORMALIZATION)
+    notes = notes_of(model, reports, threshold, precision)
     total = _total(reports)
     lines = _table(rows, total, line_length or LINE_LENGTH)
     lines.insert(0, f'Variational layers of "{model.name}"')
@@ -197,40 +196,6 @@ def _row(found: NoiseReport) -> list[str]:
         *[f"{rate:.3f}" for rate in rates],
         *_measures(found.kl, bits, found.prunable),
     ]
-
-
-def _notes(reports: list[NoiseReport], threshold: float) -> list[str]:
-    weights = sum(found.weights for found in reports)
-    notes = [
-        f"Weights with noise: {weights:,}",
-        f"Prunable: weights with log alpha above {threshold:g}",
-    ]
-    kernels = [x for x in reports if x.weights and x.kl is not None]
-    if kernels:
-        code_length = sum(x.kl or 0.0 for x in kernels) / math.log(2) / 8
-        notes.append(f"Code length: KL / log(2) = {code_length:,.0f} bytes")
-    if any(found.shape is None for found in reports):
-        notes.append(
-            "A layer that is not built has no rates: call the model on some "
-            "data first."
-        )
-    still = [found.name for found in reports if not found.has_moved]
-    if still:
-        notes.append(
-            f"Rates where they began: {', '.join(still)}. Train longer, or "
-            "raise the learning rate or `rate_speed`."
-        )
-    limited = [
-        f"{found.name} ({found.at_limit:.0%})"
-        for found in reports
-        if found.at_limit > 0.5
-    ]
-    if limited:
-        notes.append(
-            f"Rates at the limit of `max_alpha`: {', '.join(limited)}. If the "
-            "model underfits, raise `kl_downscale` in `set_num_examples`."
-        )
-    return notes
 
 
 def _total(reports: list[NoiseReport]) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -24,13 +25,17 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
 # The header of a member, before its name; and of LZMA in it.
 HEADER, LZMA_HEADER = 30, 9
 LARGEST_WINDOW = 1 << 26
+# So much is packed before the progress is told.
+PART = 1 << 16
 
 
 def is_archive(data: bytes) -> bool:
     return data[:2] == b"PK"
 
 
-def write(model: keras.Model, path: str) -> None:
+def write(
+    model: keras.Model, path: str, progress: Callable[[int, int], object]
+) -> None:
     """Saves as `model.save` does, without the optimizer, packed."""
     if getattr(model, "optimizer", None) is not None:
         same = rebuild(model, lambda *_: None, safe_mode=False)
@@ -43,8 +48,16 @@ def write(model: keras.Model, path: str) -> None:
             zipfile.ZipFile(plain) as source,
             zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as target,
         ):
+            size, done = sum(x.file_size for x in source.infolist()), 0
             for member in source.infolist():
-                target.writestr(member.filename, source.read(member))
+                with (
+                    source.open(member) as whole,
+                    target.open(member.filename, "w") as packed,
+                ):
+                    while part := whole.read(PART):
+                        packed.write(part)
+                        done += len(part)
+                        progress(done, size)
         _pad(path)
 
 

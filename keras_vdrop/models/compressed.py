@@ -1,6 +1,7 @@
 """Models in small files, without loss."""
 
 import os
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,9 @@ from keras_vdrop.models.rebuild import own_weights
 from keras_vdrop.models.traversal import every_layer
 
 
-def save_compressed(model: keras.Model, path: str | os.PathLike[str]) -> None:
+def save_compressed(
+    model: keras.Model, path: str | os.PathLike[str], verbose: int = 0
+) -> None:
     """Saves any Keras model in a small file, without loss.
 
     The file has all that `model.save` writes but the optimizer: the config of
@@ -39,6 +42,8 @@ def save_compressed(model: keras.Model, path: str | os.PathLike[str]) -> None:
     Args:
         model: A built `keras.Model` with a config.
         path: The file. A common ending is `.kvz`.
+        verbose: 0 or 1, whether to show a progress bar. A million weights that
+            are no multiples take a second.
 
     Example:
 
@@ -60,12 +65,13 @@ def save_compressed(model: keras.Model, path: str | os.PathLike[str]) -> None:
             model,
             "Call it on some data first, or give it a `keras.Input`.",
         )
+    progress = _Progress(verbose)
     with replaced(path) as new:
         if path.endswith(archive.ENDING):
-            archive.write(model, new)
+            archive.write(model, new, progress)
         else:
             with open(new, "wb") as file:
-                file.write(to_bytes(model))
+                file.write(to_bytes(model, progress))
 
 
 def load_compressed(
@@ -119,7 +125,20 @@ def load_compressed(
         ) from error
 
 
-def to_bytes(model: keras.Model) -> bytes:
+class _Progress:
+    """Shows how many bytes of how many are packed."""
+
+    def __init__(self, verbose: int):
+        self.bar = keras.utils.Progbar(None, verbose=verbose, unit_name="byte")
+
+    def __call__(self, done: int, total: int) -> None:
+        self.bar.target = total
+        self.bar.update(done)
+
+
+def to_bytes(
+    model: keras.Model, progress: Callable[[int, int], object] | None = None
+) -> bytes:
     """The file of a model."""
     config = keras.saving.serialize_keras_object(model)
     config.pop("compile_config", None)
@@ -134,7 +153,7 @@ def to_bytes(model: keras.Model) -> bytes:
     assets = save_assets(every_layer(model))
     header.update({"weights": names} if names else {})
     header.update({"assets": assets} if assets else {})
-    return container.write(header, arrays)
+    return container.write(header, arrays, progress)
 
 
 def from_bytes(

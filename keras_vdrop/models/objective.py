@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_vdrop.core import validation
+from keras_vdrop.core.seeds import tell_apart
 from keras_vdrop.models.traversal import require_variational_layers
 
 # What `tf.data.Dataset.cardinality` has for data without a length.
@@ -20,7 +21,8 @@ def set_num_examples(
     `mean NLL + KL / (num_examples * kl_downscale)`, for a loss that is the
     mean negative log-likelihood over the batch, which is what Keras's losses
     give. Layers of nested models and inside wrappers are included. The model
-    may be built or not, compiled or not; nothing is compiled anew.
+    may be built or not, compiled or not; nothing is compiled anew. Layers that
+    were given the same `seed` have different noise from then on.
     `keras_vdrop.callbacks.CountExamples` finds the number in `fit`.
 
     Args:
@@ -50,5 +52,6 @@ def set_num_examples(
             "and -2 if it is not known. Use "
             "`keras_vdrop.callbacks.CountExamples()` in `fit`.",
         )
+    tell_apart(weight for layer in layers for weight in layer.random_weights)
     for layer in layers:
         layer.set_num_examples(num_examples, kl_downscale)

@@ -19,12 +19,13 @@ import numpy as np
 
 import keras_vdrop
 
+INDEPENDENT = {"noise": "independent"}
 ADDITIVE = {"granularity": "weight", "parameterization": "additive"}
 POSTERIORS = {
     "correlated": {"noise": "correlated"},
     "correlated, input": {"noise": "correlated", "granularity": "input"},
-    "layer": {},
-    "input": {"granularity": "input"},
+    "layer": INDEPENDENT,
+    "input": {**INDEPENDENT, "granularity": "input"},
     "output": {"granularity": "output"},
     "weight": {"granularity": "weight"},
     "additive": ADDITIVE,
@@ -43,10 +44,10 @@ def data_parallel():
     return distribution.DataParallel(devices=devices)
 
 
-def model_parallel(**more):
+def model_parallel(kernel=(None, "model"), **more):
     mesh = distribution.DeviceMesh((2, 4), ("batch", "model"), devices)
     layouts = distribution.LayoutMap(mesh)
-    layouts[".*kernel"] = (None, "model")
+    layouts[".*kernel"] = kernel
     layouts[".*bias"] = ("model",)
     for path, layout in more.items():
         layouts[path] = layout
@@ -55,20 +56,33 @@ def model_parallel(**more):
     )
 
 
-def make(layer, **arguments):
+def make(layer, *sizes, shape=(INPUTS,), **arguments):
     keras.utils.set_random_seed(0)
-    if layer is keras_vdrop.VariationalDense:
+    if issubclass(layer, keras_vdrop.layers.VariationalLayer):
         arguments = {"num_examples": 100, "rate": 0.3, "seed": 1, **arguments}
-    layers = [keras.Input((INPUTS,)), layer(UNITS, **arguments)]
-    model = keras.Sequential(layers)
+    layer = layer(*sizes or (UNITS,), **arguments)
+    model = keras.Sequential([keras.Input(shape), layer])
     model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
     return model
+
+
+def data_of(shape, model):
+    generator = np.random.default_rng(0)
+    return [
+        generator.normal(size=(16, *size)).astype("float32")
+        for size in (shape, model.output_shape[1:])
+    ]
 """
 
 SAME_TRAINING = """
-cases = {**POSTERIORS, "batch": {"estimator": "batch"}}
-cases["example"] = {"estimator": "example"}
-cases["flipout"] = {"estimator": "flipout"}
+cases = {
+    **POSTERIORS,
+    "batch": {**INDEPENDENT, "estimator": "batch"},
+    "example": {**INDEPENDENT, "estimator": "example"},
+    "flipout": {**INDEPENDENT, "estimator": "flipout"},
+    "flipout, weight": {"granularity": "weight", "estimator": "flipout"},
+    "flipout, additive": {**ADDITIVE, "estimator": "flipout"},
+}
 
 
 def train(arguments):
@@ -88,10 +102,15 @@ for spread in data_parallel, model_parallel:
             )
 """
 
-TRAFFIC = """
-def collectives(layer, **arguments):
-    model = make(layer, **arguments)
-    model.train_on_batch(x, y)
+COLLECTIVES = """
+def trained(layer, *sizes, shape=(INPUTS,), **arguments):
+    model = make(layer, *sizes, shape=shape, **arguments)
+    model.train_on_batch(*data_of(shape, model))
+    return model
+
+
+def collectives(model):
+    x, y = data_of(model.input_shape[1:], model)
     state = [
         [variable.value for variable in variables]
         for variables in (
@@ -120,14 +139,16 @@ def collectives(layer, **arguments):
             sizes = [int(size) for size in sizes.split(",") if size]
             found[match[2]] += int(np.prod(sizes))
     return found
+"""
 
-
+TRAFFIC = """
 for spread in data_parallel, model_parallel:
     distribution.set_distribution(spread())
-    plain = collectives(keras.layers.Dense)
+    plain = collectives(trained(keras.layers.Dense))
     assert set(plain) == {"all-reduce"}, plain
     for name, arguments in POSTERIORS.items():
-        found = collectives(keras_vdrop.VariationalDense, **arguments)
+        model = trained(keras_vdrop.VariationalDense, **arguments)
+        found = collectives(model)
         # Only sums: of the gradients of the variables, the variable of the
         # noise among them, and a few scalars. Noise on the inputs of a split
         # layer needs the gradient of these inputs too.
@@ -139,9 +160,59 @@ for spread in data_parallel, model_parallel:
             correlated = arguments.get("noise") == "correlated"
             of_inputs = correlated or granularity == "input"
             more = more / 4 if granularity in ("weight", "output") else more
-            more += of_inputs * len(x) / 2 * INPUTS
+            more += of_inputs * 8 * INPUTS
         assert found["all-reduce"] <= plain["all-reduce"] + more + 4, (
             name, found, plain
+        )
+"""
+
+ONE_SUM = """
+import sys
+
+# Of each kind of linear map: the arguments, the shape of the inputs and which
+# axes of the kernel are spread over devices.
+IMAGES = (6, 5, 8)
+WINDOW = (None, None, None, "model")
+KINDS = {
+    "Dense": ((16,), (24,), (None, "model")),
+    "Conv1D": ((8, 3, 2, "causal"), (6, 4), WINDOW[1:]),
+    "Conv2D": ((8, 3), IMAGES, WINDOW),
+    "Conv2DTranspose": ((8, 3), IMAGES, (None, None, "model", None)),
+    "DepthwiseConv2D": ((3,), IMAGES, (None, None, "model", None)),
+    "SeparableConv2D": ((8, 3), IMAGES, (None, None, "model", None)),
+    "EinsumDense": (
+        ("abc,cde->abde", (3, 4, 2)),
+        (3, 8),
+        (None, "model", None),
+    ),
+}
+
+name = sys.argv[1]
+sizes, shape, kernel = KINDS[name]
+layer = getattr(keras_vdrop, f"Variational{name}")
+cases = [
+    {"noise": "independent", "estimator": estimator, "shape": shape}
+    for estimator in ("local", "flipout")
+]
+expected = [trained(layer, *sizes, **case).get_weights() for case in cases]
+spreads = data_parallel(), model_parallel(kernel)
+for spread in spreads:
+    distribution.set_distribution(spread)
+    plain = trained(getattr(keras.layers, name), *sizes, shape=shape)
+    plain = collectives(plain)
+    for case, weights in zip(cases, expected, strict=True):
+        model = trained(layer, *sizes, **case)
+        for one, other in zip(weights, model.get_weights(), strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+        # With its channels spread over devices the plain layer too gathers
+        # what is between its two maps, and XLA chooses where.
+        if name == "SeparableConv2D" and spread is not spreads[0]:
+            continue
+        found = collectives(model)
+        # One sum of the gradient of a kernel, as in the plain layer.
+        assert set(found) == {"all-reduce"}, (name, found)
+        assert found["all-reduce"] <= plain.total() + 4, (
+            name, spread, case, found, plain
         )
 """
 
@@ -238,8 +309,12 @@ scores = keras_vdrop.evaluate(alone, x[:27], y[:27], num_samples=2, seed=0)
 
 for spread in data_parallel, model_parallel:
     distribution.set_distribution(spread())
-    # Identical rows on all shards, in two layers with the same seed.
-    layers = [keras_vdrop.VariationalDense(3 + 5, seed=1) for _ in range(2)]
+    keras.utils.set_random_seed(0)
+    # Identical rows on all shards, in two layers with the same kernel.
+    layers = [
+        keras_vdrop.VariationalDense(8, kernel_initializer="ones")
+        for _ in range(2)
+    ]
     ones = np.ones((32, INPUTS), "float32")
     layout = distribution.distribution().get_data_layout(ones.shape)
     ones = jax.device_put(ones, layout.backend_layout)
@@ -305,8 +380,29 @@ for spread in data_parallel, model_parallel:
 
 @pytest.mark.parametrize(
     "code",
-    [SAME_TRAINING, TRAFFIC, LAYOUTS, LIFE],
+    [
+        SAME_TRAINING,
+        COLLECTIVES + TRAFFIC,
+        LAYOUTS,
+        LIFE,
+    ],
     ids=["training", "traffic", "layouts", "life"],
 )
 def test_eight_devices(code, tmp_path):
     run_python(START + code, tmp_path, **EIGHT)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "Conv2D",
+        "Conv1D",
+        "Conv2DTranspose",
+        "Dense",
+        "DepthwiseConv2D",
+        "EinsumDense",
+        "SeparableConv2D",
+    ],
+)
+def test_one_sum_of_the_gradients_of_a_kernel(kind):
+    run_python(START + COLLECTIVES + ONE_SUM, kind, **EIGHT)

@@ -114,6 +114,12 @@ def check(x, y, rows):
         )
     pruned = keras_vdrop.to_deterministic(model, prune=-1.5, verbose=0)
     assert pruned.count_params() == expected["parameters"]
+    try:
+        keras_vdrop.gradient_variance(model, x, y, batch_size=4)
+    except ValueError as error:
+        assert "`gradient_variance` works in one process" in str(error)
+    else:
+        raise AssertionError("not refused")
     return model
 
 
@@ -155,6 +161,11 @@ for variable, value in zip(whole.weights, values, strict=True):
     variable.assign(value)
 if number == 0:
     whole.save(f"{folder}/whole.keras")
+    # What needs one process has it, as the error says.
+    found = keras_vdrop.gradient_variance(
+        whole, x, y, batch_size=8, estimators=("local",), verbose=0
+    )["local"]
+    assert found["first"].variance > 0
 print("done")
 """
 

@@ -15,7 +15,7 @@ NODES = 160
 
 
 def functions(z, shift):
-    """The two functions of z that the polynomials stand for."""
+    """The two functions that the polynomials stand for, of 2 * z."""
     sigma = (z + 1) / 2
     log_alpha = -mpmath.log(sigma / (1 - sigma)) - shift
     t = mpmath.exp(-log_alpha) / 2
@@ -24,7 +24,7 @@ def functions(z, shift):
     root = mpmath.sqrt(t)
     dawson = mpmath.sqrt(mpmath.pi) / 2 * mpmath.exp(-t) * mpmath.erfi(root)
     softplus = -mpmath.log(1 - sigma)
-    return (kl - softplus / 2) / sigma, root * dawson / sigma
+    return (kl - softplus / 2) / sigma, -root * dawson / sigma
 
 
 def series(shift, count=60):
@@ -86,11 +86,16 @@ def weight_of_slopes(z, values):
 def coefficients(shift):
     """The four tuples of the module, by their names."""
     value, slope = series(shift)
-    return {
-        "VALUE_FLOAT32": minimax(value, weight_of_values, 13),
-        "SLOPE_FLOAT32": minimax(slope, weight_of_slopes, 14),
+    found = {
+        "VALUE_FLOAT32": minimax(value, weight_of_values, 11),
+        "SLOPE_FLOAT32": minimax(slope, weight_of_slopes, 12),
         "VALUE_FLOAT64": truncated(value, 26),
         "SLOPE_FLOAT64": truncated(slope, 30),
+    }
+    # The fits are in 2 * z, which is between -1 and 1.
+    return {
+        name: powers * 2.0 ** np.arange(len(powers))
+        for name, powers in found.items()
     }
 
 

@@ -213,6 +213,7 @@ def test_same_seed_same_noise():
         {"granularity": "weight"},
         {"noise": "independent", "estimator": "flipout"},
         {"estimator": "batch"},
+        {"estimator": "example"},
     ],
     ids=str,
 )
@@ -261,3 +262,66 @@ def test_draws_in_a_stateless_scope_leave_the_state():
     np.testing.assert_array_equal(generator.state.numpy(), before)
     np.testing.assert_array_equal(draws(generator, 2), inside)
     np.testing.assert_array_equal(draws(same, 3)[1:], inside)
+
+
+def twins(seed=5):
+    """Two layers with the same kernel and the same seed in a model."""
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            *[
+                keras_vdrop.VariationalDense(
+                    4, kernel_initializer="ones", seed=seed
+                )
+                for _ in range(2)
+            ],
+        ]
+    )
+
+
+def outputs_of(model):
+    ones = keras.ops.ones((2, 4))
+    return [
+        keras.ops.convert_to_numpy(layer(ones, training=True))
+        for layer in model.layers
+    ]
+
+
+def test_layers_with_the_same_seed_have_other_noise():
+    first, second = twins(), twins()
+    for model in first, second:
+        keras_vdrop.set_num_examples(model, 10)
+        # Twice is as once.
+        keras_vdrop.set_num_examples(model, 10)
+    one, other = outputs_of(first)
+    assert len(np.unique(np.concatenate([one, other]))) > 2
+    assert not np.isclose(one, other).any()
+    # The same model has the same noise again.
+    np.testing.assert_array_equal(outputs_of(second), [one, other])
+
+
+def test_layers_with_the_same_seed_that_are_counted():
+    model = twins()
+    model.compile("sgd", "mse")
+    model.fit(
+        np.ones((8, 4)),
+        np.ones((8, 4)),
+        callbacks=[keras_vdrop.callbacks.CountExamples()],
+        verbose=0,
+    )
+    one, other = (
+        keras.ops.convert_to_numpy(layer.kernel_noise.seed_state)
+        for layer in model.layers
+    )
+    assert (one[:2] != other[:2]).all()
+
+
+def test_a_state_of_a_file_is_not_told_apart(tmp_path):
+    model = twins()
+    keras_vdrop.set_num_examples(model, 10)
+    outputs_of(model)
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    keras_vdrop.set_num_examples(loaded, 10)
+    np.testing.assert_array_equal(outputs_of(loaded), outputs_of(model))

@@ -7,6 +7,9 @@ import pytest
 import keras_vdrop
 from keras_vdrop import plot_rates
 from keras_vdrop import summary
+from keras_vdrop.diagnostics import measures
+from keras_vdrop.diagnostics import readings
+from keras_vdrop.diagnostics.report import report
 
 
 def lines_of(model, **arguments):
@@ -105,6 +108,25 @@ def test_code_length():
     assert f"Code length: KL / log(2) = {expected:,.0f} bytes" in lines
     fixed = keras_vdrop.VariationalDense(2, adaptive=False)
     assert not any("Code" in x for x in lines_of(sequential((3,), fixed)))
+
+
+def test_size_of_the_file(tmp_path):
+    """Beside the code length: of the file that is written."""
+    sparse = {"granularity": "weight", "kl": "exact", "max_alpha": None}
+    layer = keras_vdrop.VariationalDense(30, **sparse)
+    model = sequential((40,), layer)
+    log_alpha = np.random.default_rng(0).uniform(-6, 6, (40, 30))
+    layer.log_alpha.assign(log_alpha)
+    lines = lines_of(model, threshold=2.0, precision=0.5)
+    small = keras_vdrop.to_deterministic(
+        model, prune=2.0, precision=0.5, verbose=0
+    )
+    path = tmp_path / "small.kvz"
+    keras_vdrop.save_compressed(small, path)
+    size = f"{path.stat().st_size:,} bytes"
+    expected = f"File, pruned and rounded with precision 0.5: {size}"
+    assert lines[-1] == expected and "Code length" in lines[-2]
+    assert not any("File" in line for line in lines_of(model))
 
 
 @pytest.mark.parametrize("threshold, share", [(3.0, 0.25), (-1, 0.75)])
@@ -215,6 +237,7 @@ def test_lines_have_a_limit(line_length, capsys):
         ({"line_length": 0}, "line_length"),
         ({"threshold": None}, "threshold"),
         ({"threshold": float("nan")}, "threshold"),
+        ({"precision": 0.0}, "precision"),
     ],
 )
 def test_bad_arguments_of_summary_are_refused(arguments, argument):
@@ -364,3 +387,70 @@ def test_batch_normalization_that_trains_with_noise_is_told(trainable):
     assert max(map(len, lines)) <= 88
     shown = keras_vdrop.summary(model, print_fn=str)
     assert ("update_batch" in shown._repr_html_()) == trainable
+
+
+def of_many_kinds():
+    """A model of several layers of each of several kinds, in turns."""
+    weights = {"granularity": "weight"}
+    kinds = [
+        {"noise": "correlated"},
+        weights,
+        {**weights, "parameterization": "additive"},
+        {"granularity": "input", "noise": "independent"},
+        {"adaptive": False, "rate": 0.2},
+        {**weights, "kl": "normal"},
+    ]
+    layers = [
+        keras_vdrop.VariationalDense(4, num_examples=10, **kind)
+        for kind in 3 * kinds
+    ]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    generator = np.random.default_rng(0)
+    for layer in layers:
+        alphas = layer.kernel_noise.variable
+        values = (
+            generator.uniform(-3, 2, alphas.shape) / layer.kernel_noise.speed
+        )
+        alphas.assign(values)
+    which = generator.random((4, 4)) < 0.3
+    layers[7].kernel_noise.prune(which)
+    return model
+
+
+@pytest.mark.parametrize("few", [1, 2**16])
+def test_readings_of_layers_of_a_kind(monkeypatch, few):
+    monkeypatch.setattr(readings, "FEW", few)
+    model = of_many_kinds()
+    histogram = measures.Histogram(10, is_whole=True)
+    found = report(model, threshold=0.5, histogram=histogram)
+    for one, layer in zip(found, model.layers, strict=True):
+        rates = layer.dropout_rates()
+        numbers = one.mean, one.least, one.greatest
+        expected = rates.mean(), rates.min(), rates.max()
+        np.testing.assert_allclose(numbers, expected, rtol=1e-5)
+        counts, _ = np.histogram(rates, 10, (0, 1))
+        np.testing.assert_array_equal(one.counts, counts)
+        if not layer.adaptive:
+            assert one.kl is None
+            continue
+        np.testing.assert_allclose(one.kl, layer.kl(), rtol=1e-5)
+        above = np.mean(rates > 1 / (1 + np.exp(-0.5)))
+        assert one.prunable == pytest.approx(above)
+
+
+def test_one_call_for_all_layers(monkeypatch):
+    calls = []
+
+    def compiled(function):
+        return lambda *given: calls.append(1) or function(*given)
+
+    monkeypatch.setattr(readings.backend, "compiled", compiled)
+    layers = [
+        keras_vdrop.VariationalDense(4, num_examples=10, granularity=name)
+        for name in ("layer", "weight", "input", "output", "weight")
+    ]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    report(model)
+    assert len(calls) == 1
+    readings.read_kl(model, [layer.kernel_noise for layer in layers])
+    assert len(calls) == 2

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import threading
 import zipfile
 import zlib
@@ -197,6 +198,20 @@ def test_files_of_layers(tmp_path):
 
 
 @BOTH
+def test_progress_is_told_to_the_end(ending, tmp_path, capsys):
+    model = keras.Sequential([keras.Input((300,)), layers.Dense(200)])
+    path = tmp_path / f"model.{ending}"
+    keras_vdrop.save_compressed(model, path)
+    assert not capsys.readouterr().out
+    keras_vdrop.save_compressed(model, path, verbose=1)
+    out = capsys.readouterr().out
+    done, total = map(int, re.findall(r"(\d+)\D*/(\d+)", out)[-1])
+    # Bytes of the weights, and what Keras adds.
+    assert done == total >= 4 * 300 * 200
+    assert_same(model, keras_vdrop.load_compressed(path))
+
+
+@BOTH
 def test_without_the_optimizer(ending, tmp_path):
     model = dense()
     sizes = []
@@ -222,6 +237,26 @@ def test_smaller_than_keras(tmp_path):
         for name in ("small.kvz", "small.keras", "model.keras")
     ]
     assert sizes[0] < 220 < sizes[1] < sizes[2] / 3
+
+
+@pytest.mark.parametrize("mode", ["int8", "float8"])
+def test_quantized_by_keras_after_loading(mode, tmp_path):
+    """The loaded model is an ordinary one, and so is the quantized."""
+    model = keras_vdrop.to_deterministic(
+        variational(), prune=3.0, precision=0.1, verbose=0
+    )
+    keras_vdrop.save_compressed(model, tmp_path / "model.kvz")
+    same = keras_vdrop.load_compressed(tmp_path / "model.kvz")
+    same.quantize(mode)
+    x = inputs_of(model)
+    expected = model.predict(x, verbose=0)
+    found = same.predict(x, verbose=0)
+    # 127 steps of the largest weight and of the largest input; 8 of float8.
+    digits = {"int8": 127, "float8": 8}[mode]
+    assert np.abs(found - expected).max() < 4 * np.abs(expected).max() / digits
+    if mode == "int8":
+        keras_vdrop.save_compressed(same, tmp_path / "model.kvz")
+        assert_same(same, keras_vdrop.load_compressed(tmp_path / "model.kvz"))
 
 
 @pytest.mark.slow

@@ -877,7 +877,10 @@ def exported(tmp_path, name, **arguments):
     noise = np.ones((2, 2, 2, 3), bool)
     noise[..., 1] = False
     set_noise(model.layers[0], noise)
-    plain = to_deterministic(model, prune=3.0, verbose=0)
+    small = to_deterministic(model, prune=3.0, precision=1.0, verbose=0)
+    # As who has only the small file.
+    keras_vdrop.save_compressed(small, tmp_path / "small.kvz")
+    plain = keras_vdrop.load_compressed(tmp_path / "small.kvz")
     x = inputs_for(plain)[:1]
     # Before: Keras exports no model to ONNX that was never called.
     expected = outputs_of(plain, x)[0]

@@ -172,6 +172,19 @@ def test_stays_at_zero(name):
         assert np.all(new[old != 0] != old[old != 0])
 
 
+def test_batches_of_several_sizes():
+    """Each compiles its own step, after the first has changed the model."""
+    model = network()
+    keras_vdrop.prune(model, 0.0)
+    out = [kernel == 0 for kernel in kernels(model)]
+    model.compile("adam", "mse")
+    x, y = np.ones((50, 6)), np.ones((50, 2))
+    model.fit(x, y, batch_size=20, epochs=2, verbose=0)
+    for kernel, removed in zip(kernels(model), out, strict=True):
+        assert removed.any()
+        np.testing.assert_array_equal(kernel == 0, removed)
+
+
 def test_optimizers_of_others():
     model = network()
     keras_vdrop.prune(model)
