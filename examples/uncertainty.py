@@ -34,6 +34,7 @@ from shared.results import joined
 from shared.uncertainty_methods import CANDIDATES
 from shared.uncertainty_methods import METHODS
 from shared.uncertainty_networks import trained
+from shared.uncertainty_report import draw
 from shared.uncertainty_report import folder_of
 from shared.uncertainty_report import kept
 from shared.uncertainty_report import report
@@ -168,7 +169,7 @@ def parse_arguments(documentation, methods):
     return options
 
 
-def compare(samples_of, choose, run, options):
+def compare(samples_of, choose, run, options, pictures=True):
     """Runs what is not in the CSV file yet, and reports.
 
     Args:
@@ -178,6 +179,7 @@ def compare(samples_of, choose, run, options):
         run: Function of settings, a choice, a seed and the data sets that
             returns the columns of a run.
         options: The options of the program.
+        pictures: Whether to draw them.
     """
     train, test, strange = load(options)
     results = Results(options.out)
@@ -192,7 +194,9 @@ def compare(samples_of, choose, run, options):
             row = {"choice": joined(choice.items()), **row}
             results.append({**key, **row})
             print(joined([*key.values(), *row.values()]), flush=True)
-    report(results, samples_of, test[1], options)
+    rows_of = report(results, samples_of, options)
+    if rows_of and pictures:
+        draw(rows_of, samples_of, test[1], options)
 
 
 def main():

@@ -249,6 +249,7 @@ def main():
         functools.partial(choose, options=options),
         functools.partial(run, options=options),
         options,
+        pictures=False,  # Those of all methods are drawn by `uncertainty.py`.
     )
 
 

@@ -44,13 +44,12 @@ def kept(settings, seed, options):
     return os.path.join(folder_of(options), f"predictions_{name}.npy")
 
 
-def report(results, samples_of, labels, options):
-    """Prints the table and draws the pictures.
+def report(results, samples_of, options):
+    """Prints the table, and returns the rows of each method.
 
     Args:
         results: A `shared.results.Results`.
         samples_of: The number of samples of each method.
-        labels: Those of the test set.
         options: The options of the program.
     """
     rows_of = {}
@@ -62,8 +61,18 @@ def report(results, samples_of, labels, options):
         if rows:
             rows_of[name] = rows
             print(f"| {name} | {' | '.join(cells_of(rows))} |")
-    if not rows_of:
-        return
+    return rows_of
+
+
+def draw(rows_of, samples_of, labels, options):
+    """Draws the pictures.
+
+    Args:
+        rows_of: What `report` returns.
+        samples_of: The number of samples of each method.
+        labels: Those of the test set.
+        options: The options of the program.
+    """
     try:
         for ending, plot in (
             (".png", keras_vdrop.plot_reliability),
