@@ -573,6 +573,14 @@ def test_benchmark(tmp_path):
     assert picture.stat().st_size > 10_000
 
 
+def test_prediction(tmp_path):
+    options = ["--rounds", 2, "--samples", 2, "--batch-sizes", 4]
+    out = start("benchmarks/prediction.py", *options, folder=tmp_path)
+    assert "samples of the weights" in out
+    rows = read_rows(tmp_path / "prediction.csv")
+    assert [row["network"] for row in rows] == 3 * ["mlp"] + 3 * ["cnn"]
+
+
 def test_sparse_kernels(tmp_path):
     name = "benchmarks/sparse_kernels.py"
     start(name, "--rounds", 2, "--largest", 800, folder=tmp_path)
