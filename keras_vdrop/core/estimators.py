@@ -199,8 +199,8 @@ def _each_call(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
     def run(row_and_key: tuple[Any, Any], pairs: list, values: list) -> Any:
         row, key = row_and_key
         samples = [
-            _held_sample(weight, *pair, key, number)
-            for number, (weight, pair) in enumerate(
+            _held_sample(weight, mean, std, key, number)
+            for number, (weight, (mean, std)) in enumerate(
                 zip(weights, pairs, strict=True)
             )
         ]

@@ -75,7 +75,10 @@ def data_of(shape, model):
 """
 
 SAME_TRAINING = """
+INITIAL = keras.initializers.GlorotUniform(seed=0)
+WRAPPED = {"estimator": "example"}
 cases = {
+    "wrapped": WRAPPED,
     **POSTERIORS,
     "batch": {**INDEPENDENT, "estimator": "batch"},
     "example": {**INDEPENDENT, "estimator": "example"},
@@ -86,7 +89,11 @@ cases = {
 
 
 def train(arguments):
-    model = make(keras_vdrop.VariationalDense, **arguments)
+    layer, sizes = keras_vdrop.VariationalDense, ()
+    if arguments is WRAPPED:
+        layer = keras_vdrop.Variational
+        sizes = (keras.layers.Dense(UNITS, kernel_initializer=INITIAL),)
+    model = make(layer, *sizes, **arguments)
     losses = [float(model.train_on_batch(x, y)) for _ in range(2)]
     return [losses, *(np.array(weight) for weight in model.get_weights())]
 
