@@ -94,7 +94,10 @@ def _flipout_map(linear: Callable, inputs: Any, weight: Any) -> Any:
 
     kernel = backend.value_of(weight.kept_mean())
     mean, deviation = on_shards(
-        products, weight, (inputs, flipped), (kernel, weight.scale(), noise)
+        products,
+        weight.axes,
+        (inputs, flipped),
+        (kernel, weight.scale(), noise),
     )
     if not weight.posterior.correlated:
         signs = _signs(weight, deviation, "output")

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vdrop import backend
 from keras_vdrop.core import pointwise
+from keras_vdrop.core.axes import Axes
 from keras_vdrop.core.dtypes import variance_dtype
 from keras_vdrop.core.posteriors import Variance
 
@@ -26,7 +27,8 @@ def moments(linear: Callable, inputs: Any, weight: Any) -> tuple[Any, Any]:
         # tensorflow does not broadcast against sparse inputs.
         scale = ops.broadcast_to(scale, ops.shape(squares))
         squares = ops.multiply(squares, scale)
-    mean, spread = _products(linear, inputs, squares, kernel, weight, variance)
+    axes = weight.axes
+    mean, spread = products(linear, inputs, squares, kernel, axes, variance)
     if variance.outputs is not None:
         scale = variance.outputs
         if len(scale.shape):
@@ -35,14 +37,15 @@ def moments(linear: Callable, inputs: Any, weight: Any) -> tuple[Any, Any]:
     return mean, spread
 
 
-def _products(
+def products(
     linear: Callable,
     inputs: Any,
     squares: Any,
     kernel: Any,
-    weight: Any,
+    axes: Axes,
     variance: Variance,
 ) -> tuple[Any, Any]:
+    """`linear(inputs, kernel)`, and the product of squares and variances."""
     weights = variance.weights
     if weights is None:
         fused = backend.fused_moments(
@@ -61,7 +64,7 @@ def _products(
                     linear(examples[0], kernel),
                     linear(examples[1], _square(kernel, squares.dtype)),
                 ),
-                weight,
+                axes,
                 (inputs, squares),
                 kernel,
             )
@@ -70,14 +73,14 @@ def _products(
 
 
 def on_shards(
-    function: Callable, weight: Any, examples: Any, shared: Any
+    function: Callable, axes: Axes, examples: Any, shared: Any
 ) -> Any:
     """`function(examples, shared)`, with one sum of gradients over devices.
 
     Two products by a kernel have a gradient each. On each device both are
     added first.
     """
-    if not weight.axes.keeps_examples():
+    if not axes.keeps_examples():
         return function(examples, shared)
     return backend.on_shards(function, examples, shared)
 

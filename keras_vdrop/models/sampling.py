@@ -57,6 +57,7 @@ class Sampler:
         # states of recurrent layers, for the next part of the data.
         self.left: dict[int, dict] = {}
         self.part = 0
+        self.weights: list[RandomWeight] = []
 
     def run(self, part: Part, add: Callable) -> None:
         """Calls `add` with the outputs of the model for each sample.
@@ -67,6 +68,11 @@ class Sampler:
         with _lock(model):
             if any(not layer.built for layer in variational_layers(model)):
                 part.predict(model)
+            self.weights = [
+                weight
+                for layer in variational_layers(model)
+                for weight in layer.random_weights
+            ]
             with _restored(model) as before, self._predict_function():
                 for number in range(self.num_samples):
                     self._begin(number, before)
@@ -82,27 +88,22 @@ class Sampler:
         with self.dropout.seeded(self.seed, salt):
             return part.predict(self.model)
 
-    def random_weights(self) -> list[RandomWeight]:
-        return [
-            weight
-            for layer in variational_layers(self.model)
-            for weight in layer.random_weights
-        ]
-
     def _begin(self, number: int, before: list) -> None:
         left = self.left.get(number, {})
+        replaced = self._replaced()
         for variable, value in before:
-            if not variable.trainable:
+            if not variable.trainable and id(variable) not in replaced:
                 # A copy, because jax donates the arrays of the variables.
                 variable.assign(ops.copy(left.get(id(variable), value)))
-        weights = self.random_weights()
-        states = [
-            InitialState(self.seed, self._salt(number, index))()
-            for index in range(len(weights))
+        words = [
+            InitialState(self.seed, self._salt(number, index)).words
+            for index in range(len(self.weights))
         ]
         if self.mode == "local":
-            for weight, state in zip(weights, states, strict=True):
+            for weight, state in zip(self.weights, words, strict=True):
                 weight.seed_state.assign(state)
+            return
+        if not self.weights:
             return
         means = {id(variable): value for variable, value in before}
         values = [
@@ -111,30 +112,39 @@ class Sampler:
                 means.get(id(w.mean_variable)),
                 None if w.pruned is None else ops.convert_to_tensor(w.pruned),
             )
-            for w in weights
+            for w in self.weights
         ]
+        states = ops.convert_to_tensor(words, backend.SEED_DTYPE)
         samples = self._sample(values, states)
-        for weight, state, sample in zip(weights, states, samples, strict=True):
+        for weight, state, sample in zip(
+            self.weights, words, samples, strict=True
+        ):
             if weight.mean_variable is None:
                 weight.seed_state.assign(state)
             else:
                 weight.mean_variable.assign(sample)
+
+    def _replaced(self) -> set[int]:
+        """The variables that a sample replaces, by their identity."""
+        found = {id(weight.seed_state) for weight in self.weights}
+        if self.mode == "weights":
+            found |= {id(weight.mean_variable) for weight in self.weights}
+        return found
 
     def _salt(self, number: int, index: int) -> str:
         if self.mode == "local":
             return f"{number} {index} {self.part}"
         return f"{number} {index}"
 
-    def _sample(self, values: list, states: list) -> list:
+    def _sample(self, values: list, states: Any) -> list:
         """One sample of each weight, by a compiled function."""
-        weights = self.random_weights()
-        key = (id(self.model), *map(id, weights))
+        key = (id(self.model), *map(id, self.weights))
         if key not in _functions:
-            _remember(key, backend.compiled(_sample_function(weights)))
+            _remember(key, backend.compiled(_sample_function(self.weights)))
         return _functions[key](values, states)
 
     def _end(self, number: int, before: list) -> None:
-        random = {id(weight.mean_variable) for weight in self.random_weights()}
+        random = {id(weight.mean_variable) for weight in self.weights}
         self.left[number] = {
             id(variable): ops.copy(variable)
             for variable, value in before
@@ -146,8 +156,7 @@ class Sampler:
     @contextlib.contextmanager
     def _predict_function(self) -> Iterator[None]:
         """The model's own compiled function, or one with noise in it."""
-        weights = self.random_weights()
-        on_weights = all(w.mean_variable is not None for w in weights)
+        on_weights = all(w.mean_variable is not None for w in self.weights)
         if self.mode == "weights" and on_weights and self.dropout is None:
             with backend.outputs_here(self.model):
                 yield
@@ -181,7 +190,7 @@ def _remember(key: tuple, function: Callable) -> None:
 def _sample_function(weights: list[RandomWeight]) -> Callable:
     """A function of values of the variables and states of the seeds."""
 
-    def sample(values: list, states: list) -> list:
+    def sample(values: list, states: Any) -> list:
         mapping = []
         for weight, found in zip(weights, values, strict=True):
             variables = weight.variable, weight.mean_variable, weight.pruned
@@ -192,8 +201,8 @@ def _sample_function(weights: list[RandomWeight]) -> Callable:
             ]
         samples = []
         with keras.StatelessScope(mapping):
-            for weight, state in zip(weights, states, strict=True):
-                with weight.generator.hold(backend.draw_key(state)):
+            for number, weight in enumerate(weights):
+                with weight.generator.hold(backend.draw_key(states[number])):
                     found = weight.sample()
                 if weight.mean_variable is not None:
                     found = ops.cast(found, weight.mean_variable.dtype)

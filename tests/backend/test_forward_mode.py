@@ -7,7 +7,8 @@ import pytest
 import keras_vdrop
 from keras_vdrop.core import divergence
 from keras_vdrop.core import pointwise
-from keras_vdrop.core.estimators import _products
+from keras_vdrop.core.axes import Axes
+from keras_vdrop.core.moments import products
 from keras_vdrop.core.posteriors import Variance
 
 pytestmark = pytest.mark.skipif(
@@ -73,7 +74,10 @@ def test_products_against_finite_differences(per_weight):
 
     def function(inputs, squares, kernel, log_alpha=None):
         variance = Variance(log_alpha=log_alpha, limit=10.0)
-        return tuple(_products(ops.matmul, inputs, squares, kernel, variance))
+        axes = Axes("... i, i o -> ... o", kernel.shape)
+        return tuple(
+            products(ops.matmul, inputs, squares, kernel, axes, variance)
+        )
 
     assert torch.autograd.gradcheck(function, tensors, check_forward_ad=True)
 

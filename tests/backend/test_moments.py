@@ -6,7 +6,8 @@ import pytest
 from keras import ops
 
 import keras_vdrop
-from keras_vdrop.core import estimators
+from keras_vdrop.core.axes import Axes
+from keras_vdrop.core.moments import products
 from keras_vdrop.core.posteriors import Variance
 
 PER_WEIGHT = pytest.mark.parametrize("per_weight", [True, False])
@@ -14,7 +15,8 @@ PER_WEIGHT = pytest.mark.parametrize("per_weight", [True, False])
 
 def moments(linear, inputs, squares, kernel, log_alpha=None):
     variance = Variance(log_alpha=log_alpha)
-    return estimators._products(linear, inputs, squares, kernel, variance)
+    axes = Axes("... i, i o -> ... o", kernel.shape)
+    return products(linear, inputs, squares, kernel, axes, variance)
 
 
 def arguments(per_weight, batch=(4,), dtype="float64"):
