@@ -179,10 +179,7 @@ def on_shards(function: Callable, examples: Any, shared: Any) -> Any:
 
 
 def map_examples(function: Callable, arguments: Any) -> Any:
-    """`ops.map` over examples and their keys.
-
-    It takes several examples at a time if several devices can.
-    """
+    """`ops.map` over examples and their keys."""
     return ops.map(function, arguments)
 
 

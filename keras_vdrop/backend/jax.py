@@ -14,6 +14,7 @@ from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import hard_limit
 from keras_vdrop.backend.default import horner
+from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outside_scope
 from keras_vdrop.backend.default import plus
@@ -30,7 +31,6 @@ from keras_vdrop.backend.default import without_outward
 from keras_vdrop.backend.default import zero_where
 from keras_vdrop.backend.jax_devices import data_shards
 from keras_vdrop.backend.jax_devices import layout_like
-from keras_vdrop.backend.jax_devices import map_examples
 from keras_vdrop.backend.jax_devices import on_shards
 from keras_vdrop.backend.jax_devices import outputs_here
 from keras_vdrop.backend.jax_devices import spans_processes

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.experimental import multihost_utils
@@ -116,21 +115,6 @@ def layout_like(variable: Any, path: str, select: Callable) -> Any | None:
     return keras.distribution.TensorLayout(axes, distribution.device_mesh)
 
 
-def map_examples(function: Callable, arguments: Any) -> Any:
-    shards = _shards_of(keras.tree.flatten(arguments)[0])
-    if shards == 1:
-        return keras.ops.map(function, arguments)
-    outputs = jax.lax.map(
-        jax.vmap(function),
-        keras.tree.map_structure(
-            lambda x: jnp.swapaxes(_by_shard(x, shards), 0, 1), arguments
-        ),
-    )
-    return keras.tree.map_structure(
-        lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), outputs
-    )
-
-
 def on_shards(function: Callable, examples: Any, shared: Any) -> Any:
     shards = _shards_of(keras.tree.flatten(examples)[0])
     if shards == 1:
@@ -157,10 +141,6 @@ def _shards_of(batch: Any) -> int:
     """In how many equal parts a batch is on the devices, or 1."""
     shards = data_shards()
     return shards if batch.shape and batch.shape[0] % shards == 0 else 1
-
-
-def _by_shard(x: Any, shards: int) -> Any:
-    return x.reshape(shards, x.shape[0] // shards, *x.shape[1:])
 
 
 def to_numpy(tensors: Sequence) -> list:

@@ -148,8 +148,9 @@ def example(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
         return _each_call(layer, inputs, **kwargs)
     dtype = keras.backend.standardize_dtype(inputs.dtype)
 
-    def run(row_and_key: tuple[Any, Any]) -> Any:
+    def run(row_and_key: tuple[Any, Any], pairs: list) -> Any:
         row, key = row_and_key
+        pairs = [x for pair in pairs for x in pair]
 
         # Arguments, because tensorflow's `remat` gives no gradient to tensors
         # that a function closes over.
@@ -163,9 +164,27 @@ def example(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
 
         return keras.remat(with_key)(row, *pairs)
 
-    pairs = [f() for weight, _ in maps for f in (weight.mean, weight.std)]
-    keys = maps[0][0].generator.split(ops.shape(inputs)[0])
-    return layer.finish(backend.map_examples(run, (inputs, keys)))
+    weights = [weight for weight, _ in maps]
+    return layer.finish(_for_each(run, inputs, weights))
+
+
+def _for_each(
+    function: Callable, inputs: Any, weights: Sequence[Any], *shared: Any
+) -> Any:
+    """`function((row, key), pairs, *shared)` for each example.
+
+    Each device loops over its own. Then the gradients are summed over devices,
+    of the pairs of mean and standard deviation of the weights and of `shared`.
+    """
+    pairs = [[weight.mean(), weight.std()] for weight in weights]
+    keys = weights[0].generator.split(ops.shape(inputs)[0])
+    return backend.on_shards(
+        lambda rows, shared: backend.map_examples(
+            lambda row: function(row, *shared), rows
+        ),
+        (inputs, keys),
+        (pairs, *shared),
+    )
 
 
 def _held_sample(
@@ -178,22 +197,24 @@ def _held_sample(
 
 def _each_call(layer: Layer, inputs: Any, **kwargs: Any) -> Any:
     weights = layer.random_weights
-    moments = [(weight.mean(), weight.std()) for weight in weights]
+    state, values = _state(layer, [])
 
-    def run(row_and_key: tuple[Any, Any]) -> Any:
+    def run(row_and_key: tuple[Any, Any], pairs: list, values: list) -> Any:
         row, key = row_and_key
         samples = [
-            _held_sample(weight, *moments[number], key, number)
-            for number, weight in enumerate(weights)
+            _held_sample(weight, mean, std, key, number)
+            for number, (weight, (mean, std)) in enumerate(
+                zip(weights, pairs, strict=True)
+            )
         ]
         outputs, _, losses = _substitute(
-            *_state(layer, samples),
+            state,
+            [*samples, *values],
             lambda: layer.plain_call(row[None], **kwargs),
         )
         return outputs[0], [ops.mean(loss) for loss in losses]
 
-    keys = weights[0].generator.split(ops.shape(inputs)[0])
-    outputs, losses = backend.map_examples(run, (inputs, keys))
+    outputs, losses = _for_each(run, inputs, weights, values)
     for loss in losses:
         layer.add_loss(ops.mean(loss))
     return outputs

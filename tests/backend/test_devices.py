@@ -75,7 +75,10 @@ def data_of(shape, model):
 """
 
 SAME_TRAINING = """
+INITIAL = keras.initializers.GlorotUniform(seed=0)
+WRAPPED = {"estimator": "example"}
 cases = {
+    "wrapped": WRAPPED,
     **POSTERIORS,
     "batch": {**INDEPENDENT, "estimator": "batch"},
     "example": {**INDEPENDENT, "estimator": "example"},
@@ -86,7 +89,11 @@ cases = {
 
 
 def train(arguments):
-    model = make(keras_vdrop.VariationalDense, **arguments)
+    layer, sizes = keras_vdrop.VariationalDense, ()
+    if arguments is WRAPPED:
+        layer = keras_vdrop.Variational
+        sizes = (keras.layers.Dense(UNITS, kernel_initializer=INITIAL),)
+    model = make(layer, *sizes, **arguments)
     losses = [float(model.train_on_batch(x, y)) for _ in range(2)]
     return [losses, *(np.array(weight) for weight in model.get_weights())]
 
@@ -109,7 +116,7 @@ def trained(layer, *sizes, shape=(INPUTS,), **arguments):
     return model
 
 
-def collectives(model):
+def compiled(model):
     x, y = data_of(model.input_shape[1:], model)
     state = [
         [variable.value for variable in variables]
@@ -127,7 +134,10 @@ def collectives(model):
     ]
     kept = [jax.tree.map(lambda a: a.sharding, part) for part in state]
     step = jax.jit(model.train_step, out_shardings=(None, tuple(kept)))
-    program = step.lower(tuple(state), tuple(batch)).compile().as_text()
+    return step.lower(tuple(state), tuple(batch)).compile().as_text()
+
+
+def collectives(program):
     found = collections.Counter()
     for line in program.splitlines():
         match = re.search(
@@ -144,11 +154,11 @@ def collectives(model):
 TRAFFIC = """
 for spread in data_parallel, model_parallel:
     distribution.set_distribution(spread())
-    plain = collectives(trained(keras.layers.Dense))
+    plain = collectives(compiled(trained(keras.layers.Dense)))
     assert set(plain) == {"all-reduce"}, plain
     for name, arguments in POSTERIORS.items():
         model = trained(keras_vdrop.VariationalDense, **arguments)
-        found = collectives(model)
+        found = collectives(compiled(model))
         # Only sums: of the gradients of the variables, the variable of the
         # noise among them, and a few scalars. Noise on the inputs of a split
         # layer needs the gradient of these inputs too.
@@ -164,6 +174,20 @@ for spread in data_parallel, model_parallel:
         assert found["all-reduce"] <= plain["all-reduce"] + more + 4, (
             name, found, plain
         )
+    # A sample for each example: each device has a loop over its own, with no
+    # traffic inside. Mean and standard deviation have a gradient each.
+    model = trained(
+        keras_vdrop.VariationalDense, **INDEPENDENT, estimator="example"
+    )
+    program = compiled(model)
+    loops, _ = program.split("\\nENTRY")
+    found = collectives(program)
+    assert set(found) == {"all-reduce"} and not collectives(loops), program
+    shards, parts = (8, 1) if spread is data_parallel else (2, 4)
+    more = INPUTS * UNITS // parts
+    assert found["all-reduce"] <= plain["all-reduce"] + more + 4, (found, plain)
+    turns = re.findall(r'known_trip_count":{"n":"(\\d+)"', program)
+    assert str(16 // shards) in turns and "16" not in turns, turns
 """
 
 ONE_SUM = """
@@ -199,7 +223,7 @@ spreads = data_parallel(), model_parallel(kernel)
 for spread in spreads:
     distribution.set_distribution(spread)
     plain = trained(getattr(keras.layers, name), *sizes, shape=shape)
-    plain = collectives(plain)
+    plain = collectives(compiled(plain))
     for case, weights in zip(cases, expected, strict=True):
         model = trained(layer, *sizes, **case)
         for one, other in zip(weights, model.get_weights(), strict=True):
@@ -208,7 +232,7 @@ for spread in spreads:
         # what is between its two maps, and XLA chooses where.
         if name == "SeparableConv2D" and spread is not spreads[0]:
             continue
-        found = collectives(model)
+        found = collectives(compiled(model))
         # One sum of the gradient of a kernel, as in the plain layer.
         assert set(found) == {"all-reduce"}, (name, found)
         assert found["all-reduce"] <= plain.total() + 4, (
