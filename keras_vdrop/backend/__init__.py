@@ -4,6 +4,7 @@ Every file defines the same names:
 
 - `SEED_DTYPE`: the dtype of the state of a generator of noise;
 - `FUSES`: whether operations on whole arrays are compiled into one;
+- `VECTORIZES_NOISE`: whether `at_once` takes functions that draw noise;
 - `with_gradient`: gives a function a derivative of its own;
 - `value_of`: the value of a variable;
 - `times`, `times_rest`, `plus`, `horner`, `at_least`, `at_most`, `zero_where`,
@@ -29,6 +30,9 @@ Every file defines the same names:
 - `random_state`: a scope in which random numbers without a seed have one;
 - `to_numpy`: arrays of tensors, wherever these are;
 - `compiled`: a function of tensors, compiled;
+- `is_accelerator`, `predict_step`, `at_once`: many samples of a model by one
+  program;
+- `states_of`, `for_each_state`: states of a generator, and a function of each;
 - `traced_once`: has a compiler take a result for a constant;
 - `gradient_function`: a compiled gradient of the loss of a model.
 """
@@ -57,6 +61,7 @@ else:
 
 SEED_DTYPE = _chosen.SEED_DTYPE
 FUSES = _chosen.FUSES
+VECTORIZES_NOISE = _chosen.VECTORIZES_NOISE
 with_gradient = _chosen.with_gradient
 on_values = _chosen.on_values
 value_of = _chosen.value_of
@@ -92,6 +97,11 @@ fold_key = _chosen.fold_key
 split_key = _chosen.split_key
 normal = _chosen.normal
 random_state = _chosen.random_state
+states_of = _chosen.states_of
+for_each_state = _chosen.for_each_state
+is_accelerator = _chosen.is_accelerator
+predict_step = _chosen.predict_step
+at_once = _chosen.at_once
 to_numpy = _chosen.to_numpy
 compiled = _chosen.compiled
 traced_once = _chosen.traced_once

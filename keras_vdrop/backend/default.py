@@ -13,12 +13,14 @@ from keras import ops
 from keras_vdrop.backend.default_random import assign_state as assign_state
 from keras_vdrop.backend.default_random import draw_key as draw_key
 from keras_vdrop.backend.default_random import fold_key as fold_key
+from keras_vdrop.backend.default_random import for_each_state as for_each_state
 from keras_vdrop.backend.default_random import is_recomputed as is_recomputed
 from keras_vdrop.backend.default_random import normal as normal
 from keras_vdrop.backend.default_random import random_state as random_state
 from keras_vdrop.backend.default_random import shared_key as shared_key
 from keras_vdrop.backend.default_random import split_key as split_key
 from keras_vdrop.backend.default_random import state_after as state_after
+from keras_vdrop.backend.default_random import states_of as states_of
 
 # Arrays of fewer elements take no time, and a look at them does.
 FEW = 2**14
@@ -26,6 +28,8 @@ FEW = 2**14
 SEED_DTYPE = "int64"
 # Whether operations on whole arrays are compiled into one.
 FUSES = False
+# Whether `at_once` takes functions that draw noise.
+VECTORIZES_NOISE = False
 
 
 def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
@@ -244,6 +248,29 @@ def replica() -> Any:
 def to_numpy(tensors: Sequence) -> list:
     """Arrays of tensors or variables, all fetched at once where possible."""
     return [ops.convert_to_numpy(tensor) for tensor in tensors]
+
+
+def is_accelerator(variable: Any) -> bool:
+    """Whether a variable is on a device that runs small operations in parallel.
+
+    There many samples of a model take about as long as one.
+    """
+    del variable
+    return False
+
+
+def predict_step(model: Any, x: Any) -> Any:
+    """The outputs of `model.predict_step`, for variables of the scope."""
+    return model.predict_step((x,))
+
+
+def at_once(function: Callable, jit_compile: bool) -> Callable:
+    """`function(own, shared)` for each in the first axes of `own`, compiled.
+
+    Raises an error of any kind where the backend cannot do that.
+    """
+    del function, jit_compile
+    raise NotImplementedError("This backend of Keras has no vectorized map.")
 
 
 def traced_once(function: Callable) -> Callable:

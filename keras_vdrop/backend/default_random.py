@@ -1,6 +1,7 @@
 """Keys and random numbers by `keras.ops`; `default.py` has the other names."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -52,6 +53,17 @@ def split_key(key: Any, count: Any) -> Any:
     """Several keys, which follow from one: in a first axis."""
     numbers = ops.arange(count, dtype=key.dtype)
     return key + ops.stack([numbers, ops.zeros_like(numbers)], axis=-1)
+
+
+def states_of(words: Any, dtype: str) -> Any:
+    """States of a generator, one in each row, whose numbers the host knows."""
+    return ops.convert_to_tensor(words, dtype)
+
+
+def for_each_state(function: Callable, states: Any) -> Any:
+    """`function(state)` for each row, in a first axis."""
+    found = [function(state) for state in ops.unstack(states)]
+    return ops.stack(found) if len(found) > 1 else found[0][None]
 
 
 def normal(key: Any, shape: Any, dtype: str) -> Any:

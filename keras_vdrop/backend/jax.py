@@ -22,6 +22,7 @@ from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
 from keras_vdrop.backend.default import replica
 from keras_vdrop.backend.default import state_after
+from keras_vdrop.backend.default import states_of
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
 from keras_vdrop.backend.default import traced_once
@@ -40,17 +41,21 @@ from keras_vdrop.backend.jax_devices import whole_where_uneven
 __all__ = [
     "FUSES",
     "SEED_DTYPE",
+    "VECTORIZES_NOISE",
     "assign_state",
     "at_least",
     "at_most",
+    "at_once",
     "compiled",
     "data_shards",
     "draw_key",
     "fold_key",
+    "for_each_state",
     "fused_moments",
     "gradient_function",
     "hard_limit",
     "horner",
+    "is_accelerator",
     "is_recomputed",
     "layout_like",
     "map_examples",
@@ -60,6 +65,7 @@ __all__ = [
     "outputs_here",
     "outside_scope",
     "plus",
+    "predict_step",
     "random_state",
     "remember_limit",
     "replica",
@@ -67,6 +73,7 @@ __all__ = [
     "spans_processes",
     "split_key",
     "state_after",
+    "states_of",
     "times",
     "times_rest",
     "to_numpy",
@@ -83,6 +90,7 @@ __all__ = [
 
 SEED_DTYPE = "uint32"
 FUSES = True
+VECTORIZES_NOISE = True
 
 
 def with_gradient(gradient: Callable, kept_from: int = 0) -> Callable:
@@ -174,7 +182,31 @@ def normal(key: Any, shape: Any, dtype: str) -> Any:
     return jax.random.normal(key, shape, dtype)
 
 
+def for_each_state(function: Callable, states: Any) -> Any:
+    return jax.vmap(function)(states)
+
+
 compiled = jax.jit
+
+
+def is_accelerator(variable: Any) -> bool:
+    return any(device.platform != "cpu" for device in variable.value.devices())
+
+
+def predict_step(model: Any, x: Any) -> Any:
+    trainable = [variable.value for variable in model.trainable_variables]
+    others = model.non_trainable_variables
+    before = [variable.value for variable in others]
+    outputs, after = model.predict_step((trainable, before), (x,))
+    for variable, old, new in zip(others, before, after, strict=True):
+        if new is not old:
+            variable.assign(new)
+    return outputs
+
+
+def at_once(function: Callable, jit_compile: bool) -> Callable:
+    vectorized = jax.vmap(function, in_axes=(0, None))
+    return jax.jit(vectorized) if jit_compile else vectorized
 
 
 def gradient_function(loss: Callable, model: Any, variables: list) -> Callable:

@@ -13,6 +13,7 @@ from keras_vdrop.backend.default import assign_state
 from keras_vdrop.backend.default import at_least
 from keras_vdrop.backend.default import at_most
 from keras_vdrop.backend.default import data_shards
+from keras_vdrop.backend.default import for_each_state
 from keras_vdrop.backend.default import fused_moments
 from keras_vdrop.backend.default import horner
 from keras_vdrop.backend.default import is_recomputed
@@ -21,10 +22,12 @@ from keras_vdrop.backend.default import map_examples
 from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import plus
+from keras_vdrop.backend.default import predict_step
 from keras_vdrop.backend.default import random_state
 from keras_vdrop.backend.default import remember_limit
 from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import state_after
+from keras_vdrop.backend.default import states_of
 from keras_vdrop.backend.default import times
 from keras_vdrop.backend.default import times_rest
 from keras_vdrop.backend.default import to_numpy
@@ -37,17 +40,21 @@ from keras_vdrop.backend.default import zero_where
 __all__ = [
     "FUSES",
     "SEED_DTYPE",
+    "VECTORIZES_NOISE",
     "assign_state",
     "at_least",
     "at_most",
+    "at_once",
     "compiled",
     "data_shards",
     "draw_key",
     "fold_key",
+    "for_each_state",
     "fused_moments",
     "gradient_function",
     "hard_limit",
     "horner",
+    "is_accelerator",
     "is_recomputed",
     "layout_like",
     "map_examples",
@@ -57,6 +64,7 @@ __all__ = [
     "outputs_here",
     "outside_scope",
     "plus",
+    "predict_step",
     "random_state",
     "remember_limit",
     "replica",
@@ -64,6 +72,7 @@ __all__ = [
     "spans_processes",
     "split_key",
     "state_after",
+    "states_of",
     "times",
     "times_rest",
     "to_numpy",
@@ -82,6 +91,7 @@ SEED_DTYPE = "int64"
 # The collection of a graph for the answers of `_is_within`.
 LOOKS = "keras_vdrop_looks"
 FUSES = False
+VECTORIZES_NOISE = False
 
 
 def on_values(function: Callable, tensor: Any) -> Any:
@@ -239,6 +249,20 @@ def compiled(function: Callable) -> Callable:
         return concrete[kinds](*arguments)
 
     return call
+
+
+def is_accelerator(variable: Any) -> bool:
+    return "CPU" not in variable.value.device
+
+
+def at_once(function: Callable, jit_compile: bool) -> Callable:
+    return tf.function(
+        lambda own, shared: tf.vectorized_map(
+            lambda one: function(one, shared), own, fallback_to_while_loop=False
+        ),
+        autograph=False,
+        jit_compile=jit_compile,
+    )
 
 
 def outside_scope(function: Callable) -> Any:

@@ -20,6 +20,7 @@ from keras_vdrop.backend.default import on_shards
 from keras_vdrop.backend.default import on_values
 from keras_vdrop.backend.default import outputs_here
 from keras_vdrop.backend.default import outside_scope
+from keras_vdrop.backend.default import predict_step
 from keras_vdrop.backend.default import replica
 from keras_vdrop.backend.default import spans_processes
 from keras_vdrop.backend.default import total
@@ -42,6 +43,7 @@ from keras_vdrop.backend.torch_pointwise import zero_where
 from keras_vdrop.backend.torch_random import assign_state
 from keras_vdrop.backend.torch_random import draw_key
 from keras_vdrop.backend.torch_random import fold_key
+from keras_vdrop.backend.torch_random import for_each_state
 from keras_vdrop.backend.torch_random import is_recomputed
 from keras_vdrop.backend.torch_random import map_examples
 from keras_vdrop.backend.torch_random import normal
@@ -49,21 +51,26 @@ from keras_vdrop.backend.torch_random import random_state
 from keras_vdrop.backend.torch_random import shared_key
 from keras_vdrop.backend.torch_random import split_key
 from keras_vdrop.backend.torch_random import state_after
+from keras_vdrop.backend.torch_random import states_of
 
 __all__ = [
     "FUSES",
     "SEED_DTYPE",
+    "VECTORIZES_NOISE",
     "assign_state",
     "at_least",
     "at_most",
+    "at_once",
     "compiled",
     "data_shards",
     "draw_key",
     "fold_key",
+    "for_each_state",
     "fused_moments",
     "gradient_function",
     "hard_limit",
     "horner",
+    "is_accelerator",
     "is_recomputed",
     "layout_like",
     "map_examples",
@@ -73,6 +80,7 @@ __all__ = [
     "outputs_here",
     "outside_scope",
     "plus",
+    "predict_step",
     "random_state",
     "remember_limit",
     "replica",
@@ -80,6 +88,7 @@ __all__ = [
     "spans_processes",
     "split_key",
     "state_after",
+    "states_of",
     "times",
     "times_rest",
     "to_numpy",
@@ -96,6 +105,7 @@ __all__ = [
 
 SEED_DTYPE = "int64"
 FUSES = False
+VECTORIZES_NOISE = False
 
 traced_once = torch.compiler.assume_constant_result
 
@@ -112,6 +122,16 @@ def to_numpy(tensors: Sequence) -> list:
         ops.convert_to_numpy(part.reshape(tensor.shape))
         for part, tensor in zip(joined.split(sizes), tensors, strict=True)
     ]
+
+
+def is_accelerator(variable: Any) -> bool:
+    return variable.value.device.type not in ("cpu", "meta")
+
+
+def at_once(function: Callable, jit_compile: bool) -> Callable:
+    del jit_compile  # `torch.compile` would be one of the whole model.
+    vectorized = torch.vmap(function, in_dims=(0, None))
+    return torch.no_grad()(vectorized)
 
 
 def gradient_function(loss: Callable, model: Any, variables: list) -> Callable:

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import torch
 import torch.distributed
+from keras import ops
 from torch.utils.weak import WeakIdKeyDictionary
 
 from keras_vdrop.backend import torch_recorded
@@ -86,6 +87,21 @@ def split_key(key: Any, count: Any) -> Any:
         (bits,) = _read(key)
         _know(keys, [signed(_hash(bits, number)) for number in range(count)])
     return keys
+
+
+def states_of(words: Any, dtype: str) -> Any:
+    states = ops.convert_to_tensor(words, dtype)
+    _know(states, [number for row in words for number in row])
+    return states
+
+
+def for_each_state(function: Callable, states: Any) -> Any:
+    numbers, rows = _read(states), states.unbind()
+    size = len(numbers) // len(rows)
+    for index, row in enumerate(rows):
+        _know(row, numbers[index * size : (index + 1) * size])
+    found = [function(row) for row in rows]
+    return torch.stack(found) if len(found) > 1 else found[0][None]
 
 
 def map_examples(function: Callable, arguments: Any) -> Any:

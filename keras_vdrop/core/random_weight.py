@@ -20,13 +20,13 @@ from keras_vdrop.core.hooks import InitialNoise
 from keras_vdrop.core.hooks import NumExamplesCheck
 from keras_vdrop.core.hooks import noise_variable
 from keras_vdrop.core.hooks import unknown_num_examples
-from keras_vdrop.core.pruned import PrunableWeight
+from keras_vdrop.core.sampled import SampledWeight
 from keras_vdrop.core.scaled_variable import ScaledVariable
 from keras_vdrop.core.seeds import InitialState
 from keras_vdrop.core.seeds import NoiseGenerator
 
 
-class RandomWeight(PrunableWeight):
+class RandomWeight(SampledWeight):
     """A sublayer that makes one variable of its owner random.
 
     It has the variable of the noise, the limit of alpha, the KL, its weight in
@@ -199,69 +199,6 @@ class RandomWeight(PrunableWeight):
         return self.posterior.variance(
             self.kept_noise(), self.kept_mean(), dtype
         )
-
-    def std(self) -> Any:
-        """The deviation of each weight, with the sign of its mean."""
-        return self.std_of_scale(self.scale(), self.mean())
-
-    def scale(self) -> Any:
-        """What `std` follows from, with the mean."""
-        posterior = self.posterior
-        value = self.axes.over_kernel(self.kept_noise(), self.granularity)
-        return posterior.scale(value, self.mean())
-
-    def std_of_scale(self, scale: Any, mean: Any) -> Any:
-        """`std` for a value of `scale` and of the mean."""
-        return self.posterior.std_of_scale(
-            scale, ops.cast(mean, self.variable.dtype)
-        )
-
-    def noise(self) -> Any:
-        """Standard normal noise that broadcasts over the kernel."""
-        return self.posterior.noise(self.generator.normal, self.variable.dtype)
-
-    def sample(self) -> Any:
-        """One sample of the weights."""
-        return ops.add(self.mean(), ops.multiply(self.std(), self.noise()))
-
-    def held_sample(self) -> Any:
-        """The same sample until the state of the seed changes, everywhere."""
-        key = backend.shared_key(ops.convert_to_tensor(self.seed_state))
-        with self.generator.hold(key):
-            return self.sample()
-
-    def sample_of_rows(self, rows: Any) -> Any:
-        """Rows of the table, each with noise of its own.
-
-        A row that is asked for several times has other noise each time.
-
-        Args:
-            rows: Tensor of integers, indices of the first axis.
-        """
-        mean = ops.cast(
-            ops.take(self.kept_mean(), rows, axis=0), self.variable.dtype
-        )
-        value = self.axes.of_rows(self.kept_noise(), self.granularity, rows)
-        posterior = self.posterior
-        std = posterior.std_of_scale(posterior.scale(value, mean), mean)
-        shape = ops.shape(mean)
-        if self.posterior.correlated:
-            shape = (*shape[:-1], 1)
-        noise = self.generator.normal(shape, self.variable.dtype)
-        return ops.add(mean, ops.multiply(std, noise))
-
-    def scales(self, inputs: Any, shape: Any = None) -> Any:
-        """`xi ~ N(1, alpha)` for every input, or of a shape: type A noise."""
-        log_alpha = self.posterior.noise_log_alpha(
-            self.variable, self.mean_variable
-        )
-        std = ops.exp(0.5 * log_alpha)
-        if self.granularity == "input":
-            std = self.axes.over_inputs(std, len(inputs.shape))
-        dtype = at_least_float32(inputs.dtype)
-        shape = ops.shape(inputs) if shape is None else shape
-        noise = self.generator.normal(shape, dtype)
-        return ops.cast(1.0 + std * noise, inputs.dtype)
 
     def kl_tensor(self) -> Any:
         """The KL in nats, a scalar tensor."""

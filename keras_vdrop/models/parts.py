@@ -30,10 +30,17 @@ class Part:
 
     def predict(self, model: Any) -> Any:
         """As `model.predict`, without its reading of data."""
-        if _is_distributed(model):
+        if self.is_spread(model):
             return self._predict_everywhere(model)
         outputs = [model.predict_on_batch(batch) for batch in self.batches]
         return concatenate(outputs)
+
+    def is_spread(self, model: Any) -> bool:
+        """Whether several devices have a share of each batch."""
+        # There `predict_on_batch` gives every replica the whole batch.
+        strategy = getattr(model, "distribute_strategy", None)
+        replicas = getattr(strategy, "num_replicas_in_sync", 1)
+        return replicas > 1 or keras.distribution.distribution() is not None
 
     def _predict_everywhere(self, model: Any) -> Any:
         """By all devices, each with as many examples of a batch.
@@ -109,13 +116,6 @@ def concatenate(parts: list, axis: int = 0) -> Any:
     return keras.tree.map_structure(
         lambda *arrays: np.concatenate(arrays, axis), *parts
     )
-
-
-def _is_distributed(model: Any) -> bool:
-    # There `predict_on_batch` gives every replica the whole batch.
-    strategy = getattr(model, "distribute_strategy", None)
-    replicas = getattr(strategy, "num_replicas_in_sync", 1)
-    return replicas > 1 or keras.distribution.distribution() is not None
 
 
 def _slices(x: Any, batch_size: int) -> Iterator[Any]:

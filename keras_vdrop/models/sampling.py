@@ -5,18 +5,22 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vdrop import backend
 from keras_vdrop.core import sampling
 from keras_vdrop.core.random_weight import RandomWeight
 from keras_vdrop.core.seeds import InitialState
+from keras_vdrop.models import at_once
 from keras_vdrop.models.monte_carlo_dropout import MonteCarloDropout
 from keras_vdrop.models.parts import Part
+from keras_vdrop.models.restored import restored
 from keras_vdrop.models.traversal import every_layer
 from keras_vdrop.models.traversal import variational_layers
 
@@ -73,13 +77,19 @@ class Sampler:
                 for layer in variational_layers(model)
                 for weight in layer.random_weights
             ]
-            with _restored(model) as before, self._predict_function():
-                for number in range(self.num_samples):
-                    self._begin(number, before)
-                    add(self._predict(part, number))
-                    if not part.is_all:
-                        self._end(number, before)
+            with self._predict_function():
+                done = self._run_at_once(part, add)
+                if done < self.num_samples:
+                    self._run_in_turn(part, add, done)
         self.part += 1
+
+    def _run_in_turn(self, part: Part, add: Callable, first: int) -> None:
+        with restored(self.model) as before:
+            for number in range(first, self.num_samples):
+                self._begin(number, before)
+                add(self._predict(part, number))
+                if not part.is_all:
+                    self._end(number, before)
 
     def _predict(self, part: Part, number: int) -> Any:
         if self.dropout is None:
@@ -88,60 +98,95 @@ class Sampler:
         with self.dropout.seeded(self.seed, salt):
             return part.predict(self.model)
 
+    def _run_at_once(self, part: Part, add: Callable) -> int:
+        """Runs as many samples as it can in one program, and counts them."""
+        model = self.model
+        if self.dropout or part.is_spread(model):
+            return 0
+        key = "at once", *_fingerprint(model, self.mode, False)
+        key += tuple(map(id, model.variables))
+        way = _functions.pop(key, None) or at_once.way_of(
+            model, self.weights, self.mode
+        )
+        if way is None:
+            return 0
+        weights = self.weights if self.mode == "weights" else []
+        done = 0
+        try:
+            most = min(map(way.samples_in_memory, part.batches))
+            # Of as equal sizes as can be, because each is compiled.
+            turns = -(-self.num_samples // most)
+            for numbers in np.array_split(range(self.num_samples), turns):
+                states = self._states(numbers)
+                samples = self._samples(weights, states, [])
+                rows = [states[w] for w in self.weights if w not in samples]
+                for sample in way.predict(
+                    part.batches, list(samples.values()), rows
+                ):
+                    add(sample)
+                    done += 1
+        except Exception:
+            # The model has an operation that the backend cannot vectorize, or
+            # needs more memory. Any other error comes again, one by one.
+            return done
+        _remember(key, way)
+        return done
+
     def _begin(self, number: int, before: list) -> None:
+        weights = self.weights if self.mode == "weights" else []
+        sampled = [w for w in weights if w.mean_variable is not None]
+        states = self._states([number])
+        samples = self._samples(sampled, states, before)
         left = self.left.get(number, {})
-        replaced = self._replaced()
+        replaced = {id(weight.seed_state) for weight in self.weights}
+        replaced |= {id(weight.mean_variable) for weight in sampled}
         for variable, value in before:
             if not variable.trainable and id(variable) not in replaced:
                 # A copy, because jax donates the arrays of the variables.
                 variable.assign(ops.copy(left.get(id(variable), value)))
-        words = [
-            InitialState(self.seed, self._salt(number, index)).words
-            for index in range(len(self.weights))
-        ]
-        if self.mode == "local":
-            for weight, state in zip(self.weights, words, strict=True):
-                weight.seed_state.assign(state)
-            return
-        if not self.weights:
-            return
+        for weight, rows in states.items():
+            if weight in samples:
+                weight.mean_variable.assign(samples[weight][0])
+            else:
+                weight.seed_state.assign(rows[0])
+
+    def _states(self, numbers: Iterable[int]) -> dict[RandomWeight, Any]:
+        """The states of the generators for samples, in rows."""
+        return {
+            weight: backend.states_of(
+                [
+                    InitialState(self.seed, self._salt(number, index)).words
+                    for number in numbers
+                ],
+                backend.SEED_DTYPE,
+            )
+            for index, weight in enumerate(self.weights)
+        }
+
+    def _samples(
+        self, weights: list[RandomWeight], states: dict, before: list
+    ) -> dict[RandomWeight, Any]:
+        """Samples of weights, one for each state, by a compiled function."""
+        if not weights:
+            return {}
         means = {id(variable): value for variable, value in before}
         values = [
-            (
-                ops.convert_to_tensor(w.variable),
-                means.get(id(w.mean_variable)),
-                None if w.pruned is None else ops.convert_to_tensor(w.pruned),
-            )
-            for w in self.weights
+            [
+                ops.convert_to_tensor(means.get(id(variable), variable))
+                for variable in weight.sources()
+            ]
+            for weight in weights
         ]
-        states = ops.convert_to_tensor(words, backend.SEED_DTYPE)
-        samples = self._sample(values, states)
-        for weight, state, sample in zip(
-            self.weights, words, samples, strict=True
-        ):
-            if weight.mean_variable is None:
-                weight.seed_state.assign(state)
-            else:
-                weight.mean_variable.assign(sample)
-
-    def _replaced(self) -> set[int]:
-        """The variables that a sample replaces, by their identity."""
-        found = {id(weight.seed_state) for weight in self.weights}
-        if self.mode == "weights":
-            found |= {id(weight.mean_variable) for weight in self.weights}
-        return found
+        key = id(self.model), *map(id, weights)
+        if key not in _functions:
+            _remember(key, backend.compiled(_sample_function(weights)))
+        found = _functions[key](values, [states[weight] for weight in weights])
+        return dict(zip(weights, found, strict=True))
 
     def _salt(self, number: int, index: int) -> str:
         if self.mode == "local":
             return f"{number} {index} {self.part}"
         return f"{number} {index}"
-
-    def _sample(self, values: list, states: Any) -> list:
-        """One sample of each weight, by a compiled function."""
-        key = (id(self.model), *map(id, self.weights))
-        if key not in _functions:
-            _remember(key, backend.compiled(_sample_function(self.weights)))
-        return _functions[key](values, states)
 
     def _end(self, number: int, before: list) -> None:
         random = {id(weight.mean_variable) for weight in self.weights}
@@ -181,7 +226,7 @@ class Sampler:
             model.predict_function = plain
 
 
-def _remember(key: tuple, function: Callable) -> None:
+def _remember(key: tuple, function: Any) -> None:
     _functions[key] = function
     while len(_functions) > FUNCTIONS:
         _functions.popitem(last=False)
@@ -190,26 +235,23 @@ def _remember(key: tuple, function: Callable) -> None:
 def _sample_function(weights: list[RandomWeight]) -> Callable:
     """A function of values of the variables and states of the seeds."""
 
-    def sample(values: list, states: Any) -> list:
-        mapping = []
-        for weight, found in zip(weights, values, strict=True):
-            variables = weight.variable, weight.mean_variable, weight.pruned
-            mapping += [
-                (variable, value)
-                for variable, value in zip(variables, found, strict=True)
-                if value is not None
-            ]
-        samples = []
+    def samples(values: list, states: list) -> list:
+        mapping = [
+            (variable, value)
+            for weight, found in zip(weights, values, strict=True)
+            for variable, value in zip(weight.sources(), found, strict=True)
+        ]
         with keras.StatelessScope(mapping):
-            for number, weight in enumerate(weights):
-                with weight.generator.hold(backend.draw_key(states[number])):
-                    found = weight.sample()
-                if weight.mean_variable is not None:
-                    found = ops.cast(found, weight.mean_variable.dtype)
-                samples.append(found)
-        return samples
+            found = [
+                weight.samples(rows)
+                for weight, rows in zip(weights, states, strict=True)
+            ]
+        return [
+            x if w.mean_variable is None else ops.cast(x, w.mean_variable.dtype)
+            for w, x in zip(weights, found, strict=True)
+        ]
 
-    return sample
+    return samples
 
 
 def _fingerprint(model: Any, mode: str, dropout: bool) -> tuple:
@@ -238,33 +280,3 @@ def _fingerprint(model: Any, mode: str, dropout: bool) -> tuple:
 def _lock(model: Any) -> Any:
     with _new_lock:
         return _locks.setdefault(model, threading.RLock())
-
-
-@contextlib.contextmanager
-def _restored(model: Any) -> Iterator[list]:
-    """Whatever happens in here, the variables are the same afterwards.
-
-    Gives pairs of all variables that may change and their values.
-    """
-    variables = list(model.non_trainable_variables)
-    for layer in variational_layers(model):
-        for weight in layer.random_weights:
-            if weight.mean_variable is not None:
-                variables.append(weight.mean_variable)
-    if hasattr(model, "jax_state_sync"):
-        # There `predict` takes all of them out of the model.
-        variables = list(model.variables)
-    # Keras does not count the states of recurrent layers as variables (3.15,
-    # layers/rnn/rnn.py).
-    for layer in every_layer(model):
-        states = getattr(layer, "states", None)
-        if getattr(layer, "stateful", False) and states is not None:
-            variables += keras.tree.flatten(states)
-    before = [(variable, ops.copy(variable)) for variable in variables]
-    try:
-        yield before
-    finally:
-        if hasattr(model, "jax_state_sync"):
-            model.jax_state_sync()
-        for variable, value in before:
-            variable.assign(value)
