@@ -21,14 +21,22 @@ def recorded(device):
 
 
 @pytest.fixture
-def programs(monkeypatch):
+def benchmarks(monkeypatch):
     for folder in ("benchmarks", "."):
         monkeypatch.syspath_prepend(ROOT / "examples" / folder)
-    import programs
-
-    yield programs
-    for name in ("programs", "compiled_programs", "benchmark"):
+    names = "programs", "prediction_programs", "compiled_programs"
+    yield
+    for name in (*names, "benchmark", "prediction"):
         sys.modules.pop(name, None)
+
+
+def need_a100():
+    if (
+        keras.backend.backend() != "jax"
+        or not importlib.util.find_spec("jax_plugins")
+        or os.environ.get("JAX_PLATFORMS") != "cpu"
+    ):
+        pytest.skip("Needs jax, jax-cuda12-pjrt and JAX_PLATFORMS=cpu.")
 
 
 @pytest.mark.parametrize("device", ["cpu", "a100"])
@@ -42,17 +50,13 @@ def programs(monkeypatch):
         pytest.param("type B, additive", marks=pytest.mark.slow),
     ],
 )
-def test_counts_relative_to_gaussian_dropout(name, device, programs):
+def test_counts_relative_to_gaussian_dropout(name, device, benchmarks):
+    import programs
     from shared.data import random_images
     from shared.results import versions
 
-    backend = keras.backend.backend()
-    if device == "a100" and (
-        backend != "jax"
-        or not importlib.util.find_spec("jax_plugins")
-        or os.environ.get("JAX_PLATFORMS") != "cpu"
-    ):
-        pytest.skip("Needs jax, jax-cuda12-pjrt and JAX_PLATFORMS=cpu.")
+    if device == "a100":
+        need_a100()
     rows = recorded(device)
     if rows[name]["backend"] != versions()["backend"]:
         pytest.skip(f"The counts are those of {rows[name]['backend']}.")
@@ -69,6 +73,41 @@ def test_counts_relative_to_gaussian_dropout(name, device, programs):
         ratio = counts[name][count] / counts[BASE][count]
         before = int(rows[name][count]) / int(rows[BASE][count])
         assert ratio < 1.05 * before, (count, ratio, before)
+
+
+# The most kernels that 32 samples may take on an A100.
+MOST_KERNELS = 60
+
+
+@pytest.mark.parametrize("sampling", ["weights", "local"])
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+def test_counts_of_predictions(network, sampling, benchmarks):
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        pytest.skip("Nothing is counted.")
+    if backend == "jax":
+        need_a100()
+    import prediction_programs
+    from shared.data import random_images
+    from shared.results import versions
+
+    name = f"programs_prediction_{backend}.csv"
+    with open(ROOT / "docs" / "performance" / name, newline="") as file:
+        (row,) = (
+            row
+            for row in csv.DictReader(file)
+            if (row["network"], row["sampling"]) == (network, sampling)
+            and (row["batch_size"], row["way"]) == ("32", "at once")
+        )
+    if row["backend"] != versions()["backend"]:
+        pytest.skip(f"The counts are those of {row['backend']}.")
+    model = prediction_programs.build(network)
+    x, _ = random_images(32, model.input_shape[1:])
+    found = prediction_programs.count(model, x, 32, sampling, "at once")
+    for count in COUNTS:
+        if count in row:
+            assert found[count] < 1.05 * int(row[count]), count
+    assert found.get("kernels", 0) <= MOST_KERNELS
 
 
 @pytest.mark.skipif(

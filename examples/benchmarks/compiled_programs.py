@@ -44,8 +44,6 @@ dnn_version_info { major: 9 minor: 8 } runtime_version { major: 12 minor: 9 }
 
 def on_jax(model, x, y, device):
     """Kernels of XLA, and the bytes that they read and write."""
-    import jax
-
     # Metrics and the optimizer as well.
     model._symbolic_build(data_batch=(x, y))
     state = tuple(
@@ -63,19 +61,92 @@ def on_jax(model, x, y, device):
             return model.train_step(state, data)
 
     # The step writes its results over the state.
-    if device == "a100":
-        target, options = a100()
-        jitted = jax.jit(
-            step, donate_argnums=0, in_shardings=target, out_shardings=target
-        )
-        traced = jitted.trace(*jax.eval_shape(lambda *a: a, state, (x, y)))
-        lowered = traced.lower(lowering_platforms=("cuda",))
-        program = lowered.compile(options)
-    else:
-        jitted = jax.jit(step, donate_argnums=0)
-        program = jitted.lower(state, (x, y)).compile()
+    program = compiled(step, (state, (x, y)), device, donate_argnums=0)
     kernels = list(kernels_of(program.as_text()))
     return {
+        "kernels": len(kernels),
+        "moved_bytes": sum(kernels),
+        "temporary_bytes": program.memory_analysis().temp_size_in_bytes,
+    }
+
+
+def compiled(function, arguments, device, **options):
+    """Returns the program of a function for a device that need not be there."""
+    import jax
+
+    if device != "a100":
+        return jax.jit(function, **options).lower(*arguments).compile()
+    target, compiler_options = a100()
+    jitted = jax.jit(
+        function, in_shardings=target, out_shardings=target, **options
+    )
+    traced = jitted.trace(*jax.eval_shape(lambda *a: a, *arguments))
+    lowered = traced.lower(lowering_platforms=("cuda",))
+    return lowered.compile(compiler_options)
+
+
+def programs_on_jax(run, device):
+    """The same of all functions that the library compiles in `run()`.
+
+    What Keras compiles does not count, nor copies from the host.
+    """
+    import jax
+
+    from keras_vdrop import backend
+    from keras_vdrop.models import sampling
+
+    calls, jit = [], jax.jit
+
+    def recording_jit(function, **options):
+        jitted = jit(function, **options)
+
+        def call(*arguments):
+            shapes = jax.eval_shape(lambda *a: a, *arguments)
+            calls.append((function, shapes))
+            return jitted(*arguments)
+
+        return call
+
+    # Functions that were compiled before do not record.
+    sampling._functions.clear()
+    before = backend.compiled, jax.jit
+    backend.compiled, jax.jit = recording_jit, recording_jit
+    try:
+        run()
+    finally:
+        backend.compiled, jax.jit = before
+        sampling._functions.clear()
+    programs = {}
+    counts = {"programs": 0, "kernels": 0, "moved_bytes": 0}
+    temporary = 0
+    for function, shapes in calls:
+        key = function, str(shapes)
+        if key not in programs:
+            program = compiled(function, shapes, device)
+            programs[key] = list(kernels_of(program.as_text()))
+            analysis = program.memory_analysis()
+            temporary = max(temporary, analysis.temp_size_in_bytes)
+        counts["programs"] += 1
+        counts["kernels"] += len(programs[key])
+        counts["moved_bytes"] += sum(programs[key])
+    return {**counts, "temporary_bytes": temporary}
+
+
+def prediction_on_jax(model, x, device):
+    """The same of what `model.predict` runs for a batch."""
+    state = tuple(
+        [variable.value for variable in group]
+        for group in (model.trainable_variables, model.non_trainable_variables)
+    )
+
+    def step(state, x):
+        with keras.StatelessScope():
+            return model.predict_step(state, (x,))
+
+    program = compiled(step, (state, x), device)
+    kernels = list(kernels_of(program.as_text()))
+    return {
+        "programs": 1,
         "kernels": len(kernels),
         "moved_bytes": sum(kernels),
         "temporary_bytes": program.memory_analysis().temp_size_in_bytes,
@@ -143,6 +214,13 @@ def on_tensorflow(model, x, y, device):
 def on_torch(model, x, y, device):
     """Operations that a step dispatches."""
     del device
+    # The first step makes the variables of the optimizer.
+    model.train_on_batch(x, y)
+    return operations_on_torch(lambda: model.train_on_batch(x, y))
+
+
+def operations_on_torch(run):
+    """Operations that `run()` dispatches."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counter(TorchDispatchMode):
@@ -153,8 +231,6 @@ def on_torch(model, x, y, device):
             self.number += not func.is_view
             return func(*args, **(kwargs or {}))
 
-    # The first step makes the variables of the optimizer.
-    model.train_on_batch(x, y)
     with Counter() as counter:
-        model.train_on_batch(x, y)
+        run()
     return {"operations": counter.number}

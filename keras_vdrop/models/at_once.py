@@ -8,6 +8,7 @@ and products of many weight samples at once are slower than one by one.
 import math
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -23,9 +24,9 @@ from keras_vdrop.models.traversal import variational_layers
 
 # The memory, in bytes, that samples and what a layer computes may take: about,
 # and beside the weights of the model.
-LARGEST = 2**30
-# Mean, variance, noise and outputs of a layer.
-ARRAYS = 4
+LARGEST = 2**32
+# The inputs of a layer, and mean and variance of its outputs.
+ARRAYS = 3
 # Estimators that draw noise for each example.
 NOISE_OF_EXAMPLES = ("local", "example")
 
@@ -135,9 +136,12 @@ class Folded:
         )
 
 
+Way: TypeAlias = Vectorized | Folded
+
+
 def way_of(
     model: Any, weights: Sequence[RandomWeight], mode: str
-) -> Vectorized | Folded | None:
+) -> Way | None:
     """How to draw many samples at once, or `None` where there is no way.
 
     Args:
@@ -145,8 +149,6 @@ def way_of(
         weights: Its random weights.
         mode: One of `keras_vdrop.core.sampling.MODES`.
     """
-    if not _is_possible(model):
-        return None
     if mode == "weights":
         return Vectorized(model, weights, [])
     states = [weight.seed_state for weight in weights]
@@ -158,7 +160,7 @@ def way_of(
     return None
 
 
-def _is_possible(model: Any) -> bool:
+def is_possible(model: Any) -> bool:
     """Whether it runs what `model.predict` would run, and on what it would."""
     makers = "make_predict_function", "predict_on_batch"
     is_own = all(

@@ -103,34 +103,38 @@ class Sampler:
         model = self.model
         if self.dropout or part.is_spread(model):
             return 0
+        if not at_once.is_possible(model):
+            return 0
         key = "at once", *_fingerprint(model, self.mode, False)
         key += tuple(map(id, model.variables))
-        way = _functions.pop(key, None) or at_once.way_of(
-            model, self.weights, self.mode
-        )
-        if way is None:
-            return 0
-        weights = self.weights if self.mode == "weights" else []
+        if key in _functions:
+            way = _functions.pop(key)
+        else:
+            way = at_once.way_of(model, self.weights, self.mode)
         done = 0
         try:
-            most = min(map(way.samples_in_memory, part.batches))
-            # Of as equal sizes as can be, because each is compiled.
-            turns = -(-self.num_samples // most)
-            for numbers in np.array_split(range(self.num_samples), turns):
-                states = self._states(numbers)
-                samples = self._samples(weights, states, [])
-                rows = [states[w] for w in self.weights if w not in samples]
-                for sample in way.predict(
-                    part.batches, list(samples.values()), rows
-                ):
-                    add(sample)
-                    done += 1
+            for sample in self._together(way, part) if way else ():
+                add(sample)
+                done += 1
         except Exception:
             # The model has an operation that the backend cannot vectorize, or
             # needs more memory. Any other error comes again, one by one.
-            return done
+            way = None
+        # `None` too, so that it is not tried again.
         _remember(key, way)
         return done
+
+    def _together(self, way: at_once.Way, part: Part) -> Iterator[Any]:
+        """The outputs of each sample, as many at a time as fit."""
+        weights = self.weights if self.mode == "weights" else []
+        most = min(map(way.samples_in_memory, part.batches))
+        # Of as equal sizes as can be, because each is compiled.
+        turns = -(-self.num_samples // most)
+        for numbers in np.array_split(range(self.num_samples), turns):
+            states = self._states(numbers)
+            samples = self._samples(weights, states, [])
+            others = [states[w] for w in self.weights if w not in samples]
+            yield from way.predict(part.batches, [*samples.values()], others)
 
     def _begin(self, number: int, before: list) -> None:
         weights = self.weights if self.mode == "weights" else []
