@@ -23,6 +23,7 @@ the optimizers. On tensorflow all models are timed without and with compilation
 by XLA, and each is compared to ours of the same kind.
 """
 
+import functools
 import importlib
 import importlib.metadata
 import itertools
@@ -90,10 +91,10 @@ def show_notes(rows):
         print(textwrap.fill(text, 80, subsequent_indent="  "))
 
 
-def check(rows):
+def check(rows, x, y):
     """Ends the program if a loss is not finite: its time would say nothing."""
     for name, row in rows.items():
-        loss = row.step()
+        loss = float(row.step(x, y))
         if not math.isfinite(loss):
             sys.exit(f"The loss of {name} is {loss}.")
 
@@ -118,17 +119,21 @@ def parse_arguments():
 
 
 def rows_of(backend, options):
-    """Returns a `peers.Row` by name, for our models and for the peers."""
+    """Returns rows of our models and of the peers, and their steps, by name."""
     from our_models import our_rows
     from shared.data import random_images
 
     framework = importlib.import_module(f"peers_{backend}")
     x, y = random_images(options.batch_size, (peers.PIXELS,))
-    rows = our_rows(framework, options.widths, x, y)
+    sizes = peers.PIXELS, *options.widths
+    rows = our_rows(framework, sizes)
     with warnings.catch_warnings(action="ignore", category=UserWarning):
-        rows.update(peers.peer_rows(framework, options.widths, x, y))
-        check(rows)
-    return rows
+        rows.update(peers.peer_rows(framework, sizes))
+        check(rows, x, y)
+    steps = {
+        name: functools.partial(row.step, x, y) for name, row in rows.items()
+    }
+    return rows, steps
 
 
 def main():
@@ -149,8 +154,7 @@ def main():
         known = " and ".join(peers.INSTALL_LINES)
         print(f"There is no peer on {backend}, only on {known}.")
         return
-    rows = rows_of(backend, options)
-    steps = {name: row.step for name, row in rows.items()}
+    rows, steps = rows_of(backend, options)
     compared = tables(timing.alternate(steps, options.rounds))
     store(compared, rows, options)
     for base, table in compared.items():

@@ -8,7 +8,6 @@ from peers import BASE
 from peers import LOCAL
 from peers import NO_NOISE
 from peers import PAPER_KL
-from peers import PIXELS
 from shared.networks import dense_network
 from shared.training import set_num_examples
 
@@ -38,18 +37,19 @@ OURS = {
 }
 
 
-def our_rows(framework, widths, x, y):
+def our_rows(framework, sizes, models=None):
     """Returns the rows of our models, trained by the loop of a framework."""
     rows = {}
-    for name, (method, note, noise) in OURS.items():
-        package = "keras_vdrop" if noise else "keras"
-        build = functools.partial(model_and_optimizer, method, noise, widths)
-        rows.update(framework.keras_rows(name, package, build, note, x, y))
+    for name, (method, note, noise) in (models or OURS).items():
+        package = "keras_vdrop" if method.startswith("var") else "keras"
+        build = functools.partial(model_and_optimizer, method, noise, sizes)
+        rows.update(framework.keras_rows(name, package, build, note))
     return rows
 
 
-def model_and_optimizer(method, noise, widths):
-    model = dense_network(method, (PIXELS,), widths, noise)
+def model_and_optimizer(method, noise, sizes):
+    inputs, *widths = sizes
+    model = dense_network(method, (inputs,), widths, noise)
     # The loop divides the KL by the number of examples.
     set_num_examples(model, 1)
     return model, keras.optimizers.Adam()

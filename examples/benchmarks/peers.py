@@ -17,13 +17,15 @@ python -m venv peers-tensorflow
 . peers-tensorflow/bin/activate
 pip install "tensorflow==2.21.*" "tf_keras==2.21.*" "keras==3.15.*"
 pip install tensorflow-probability==0.25.0 edward2==0.0.2
+# Edward2 needs them as old as this; pip warns of ml-dtypes.
+pip install "numpy<2" "scipy<1.11"
 pip install .""",
     "torch": """\
 python -m venv peers-torch
 . peers-torch/bin/activate
 pip install "torch==2.13.*" "keras==3.15.*"
 pip install --no-deps bayesian-torch==0.5.0 torchbnn==1.2
-pip install --no-deps blitz-bayesian-pytorch==0.2.8
+pip install --no-deps blitz-bayesian-pytorch==0.2.8 ivon-opt==0.1.3
 pip install .""",
 }
 # Parts of the notes.
@@ -39,11 +41,26 @@ NO_NOISE = "no noise, no KL"
 
 
 class Row(typing.NamedTuple):
-    """A model to time. `step` trains it once and returns the loss."""
+    """A model to train, and how its framework does it.
+
+    Attributes:
+        package: Its library.
+        loop: The loop that trains it, in words.
+        step: Function of a minibatch that trains once and returns the loss.
+        logits: Function of images: arrays of logits, for one sample of the
+            weights where the model has some.
+        gradient: Function of a minibatch: that of the weights of the first
+            layer, or of their means, as an array.
+        set_learning_rate: Function of a number.
+        note: What differs from ours.
+    """
 
     package: str
     loop: str
-    step: typing.Callable[[], float]
+    step: typing.Callable
+    logits: typing.Callable
+    gradient: typing.Callable
+    set_learning_rate: typing.Callable
     note: str
 
 
@@ -55,18 +72,20 @@ class Peer(typing.NamedTuple):
     note: str
     # A function of the layers of a torch model that do not return their KL.
     kl: typing.Callable = lambda layers: 0.0
+    # A function of parameters; Adam if it is not given.
+    optimizer: typing.Callable | None = None
 
 
-def peer_rows(framework, widths, x, y):
+def peer_rows(framework, sizes, libraries=None):
     """Returns the rows of the libraries that are installed.
 
     Args:
         framework: `peers_tensorflow` or `peers_torch`.
-        widths: Units of each hidden layer.
-        x, y: A minibatch.
+        sizes: Of the inputs and of each hidden layer.
+        libraries: Those of the framework if not given.
     """
     rows, missing = {}, False
-    for library in framework.LIBRARIES:
+    for library in libraries or framework.LIBRARIES:
         try:
             peers = library()
         except ImportError as error:
@@ -75,7 +94,7 @@ def peer_rows(framework, widths, x, y):
             missing = True
             continue
         for name, peer in peers.items():
-            rows.update(framework.peer_rows(name, peer, widths, x, y))
+            rows.update(framework.peer_rows(name, peer, sizes))
     if missing:
         show_install_lines(framework.NAME)
     return rows

@@ -11,7 +11,6 @@ from peers import LOCAL
 from peers import NO_NOISE
 from peers import NORMAL_KL
 from peers import PAPER_KL
-from peers import PIXELS
 from peers import SAMPLE
 from peers import XLA
 from peers import Peer
@@ -64,27 +63,31 @@ def edward2():
 LIBRARIES = (tf_keras, tensorflow_probability, edward2)
 
 
-def peer_rows(name, peer, widths, x, y):
-    build = functools.partial(model_and_optimizer, peer.layer, widths)
-    return keras_rows(name, peer.package, build, peer.note, x, y)
+OPTIMIZERS = ()
 
 
-def model_and_optimizer(layer, widths):
+def peer_rows(name, peer, sizes):
+    build = functools.partial(model_and_optimizer, peer.layer, sizes)
+    return keras_rows(name, peer.package, build, peer.note)
+
+
+def model_and_optimizer(layer, sizes):
     import tf_keras
 
+    inputs, *widths = sizes
     model = tf_keras.Sequential(
         [*(layer(width, activation="relu") for width in widths), layer(CLASSES)]
     )
-    model.build((None, PIXELS))
+    model.build((None, inputs))
     return model, tf_keras.optimizers.Adam()
 
 
-def keras_rows(name, package, build, note, x, y):
+def keras_rows(name, package, build, note):
     """Returns rows for a model of Keras or tf_keras, without and with XLA."""
 
     def row(loop, compiled):
-        step = training_step(*build(), x, y, compiled)
-        return Row(package, loop, step, note)
+        functions = functions_of(*build(), compiled)
+        return Row(package, loop, *functions, note)
 
     return {
         name: row("tf.function", compiled=False),
@@ -92,18 +95,36 @@ def keras_rows(name, package, build, note, x, y):
     }
 
 
-def training_step(model, optimizer, x, y, compiled):
+def functions_of(model, optimizer, compiled):
+    """Returns the functions of a `Row`."""
     variables = model.trainable_variables
     optimizer.build(variables)
+    function = functools.partial(tf.function, jit_compile=compiled)
 
-    @tf.function(jit_compile=compiled)
-    def train(x, y):
+    def gradients_of(x, y):
         with tf.GradientTape() as tape:
             logits = model(x, training=True)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
             loss = tf.reduce_mean(losses) + sum(model.losses) / EXAMPLES
-        gradients = tape.gradient(loss, variables)
+        return loss, tape.gradient(loss, variables)
+
+    @function
+    def train(x, y):
+        loss, gradients = gradients_of(x, y)
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
-    return lambda: float(train(x, y))
+    @function
+    def logits(x):
+        return model(x, training=True)
+
+    @function
+    def gradient(x, y):
+        return gradients_of(x, y)[1][0]
+
+    return (
+        lambda x, y: float(train(x, y)),
+        lambda x: logits(x).numpy(),
+        lambda x, y: gradient(x, y).numpy(),
+        lambda rate: optimizer.learning_rate.assign(rate),
+    )

@@ -1,5 +1,6 @@
 """The peers on torch, and the loop that trains them."""
 
+import contextlib
 import functools
 import itertools
 
@@ -11,7 +12,6 @@ from peers import EXAMPLES
 from peers import FLIPOUT
 from peers import NO_NOISE
 from peers import NORMAL_KL
-from peers import PIXELS
 from peers import SAMPLE
 from peers import Peer
 from peers import Row
@@ -71,25 +71,30 @@ def blitz():
     }
 
 
+def ivon():
+    from peers_ivon import ivon_optimizer
+
+    return {
+        "IVON": Peer(
+            "ivon-opt",
+            torch.nn.Linear,
+            f"an optimizer that learns a variance of each weight; {SAMPLE}",
+            optimizer=functools.partial(ivon_optimizer, num_examples=EXAMPLES),
+        ),
+    }
+
+
 LIBRARIES = (torch_itself, bayesian_torch, torchbnn, blitz)
+OPTIMIZERS = (ivon,)
 
 
-def peer_rows(name, peer, widths, x, y):
-    step = torch_step(peer.layer, peer.kl, widths, x, y)
-    return {name: Row(peer.package, LOOP, step, peer.note)}
+def peer_rows(name, peer, sizes):
+    pairs = itertools.pairwise((*sizes, CLASSES))
+    layers = torch.nn.ModuleList(peer.layer(*pair) for pair in pairs)
+    make = peer.optimizer or torch.optim.Adam
+    optimizer = make(layers.parameters())
 
-
-def keras_rows(name, package, build, note, x, y):
-    return {name: Row(package, LOOP, keras_step(*build(), x, y), note)}
-
-
-def torch_step(layer, kl, widths, x, y):
-    sizes = itertools.pairwise((PIXELS, *widths, CLASSES))
-    layers = torch.nn.ModuleList(layer(*size) for size in sizes)
-    optimizer = torch.optim.Adam(layers.parameters())
-    x = torch.from_numpy(x)
-
-    def forward():
+    def forward(x):
         outputs, total = x, 0.0
         for number, layer in enumerate(layers):
             outputs = layer(functional.relu(outputs) if number else outputs)
@@ -97,35 +102,94 @@ def torch_step(layer, kl, widths, x, y):
             if isinstance(outputs, tuple):
                 outputs, own = outputs
                 total = total + own
-        return outputs, total + kl(layers)
+        return outputs, total + peer.kl(layers)
 
-    return training_step(optimizer.zero_grad, forward, optimizer.step, y)
+    def set_learning_rate(rate):
+        for group in optimizer.param_groups:
+            # That of IVON is 100 times as large.
+            group["lr"] = rate * group.setdefault("first", group["lr"]) / 1e-3
+
+    return {
+        name: row(
+            peer.package,
+            forward,
+            means_of(layers[0]),
+            optimizer.zero_grad,
+            optimizer.step,
+            set_learning_rate,
+            peer.note,
+            getattr(optimizer, "sampled_params", None),
+        )
+    }
 
 
-def keras_step(model, optimizer, x, y):
+def means_of(layer):
+    """Returns the matrix of weights, or of their means if there are some."""
+    matrices = {name: x for name, x in layer.named_parameters() if x.ndim == 2}
+    means = [x for name, x in matrices.items() if "mu" in name]
+    # BLiTZ has them twice, and trains the second.
+    return means[-1] if means else matrices["weight"]
+
+
+def keras_rows(name, package, build, note):
+    model, optimizer = build()
     variables = model.trainable_variables
-    x = torch.from_numpy(x)
-
-    def forward():
-        return model(x, training=True), sum(model.losses)
 
     def update():
         gradients = [variable.value.grad for variable in variables]
         with torch.no_grad():
             optimizer.apply(gradients, variables)
 
-    return training_step(model.zero_grad, forward, update, y)
+    return {
+        name: row(
+            package,
+            lambda x: (model(x, training=True), sum(model.losses)),
+            variables[0].value,
+            model.zero_grad,
+            update,
+            lambda rate: optimizer.learning_rate.assign(rate),
+            note,
+        )
+    }
 
 
-def training_step(zero_grad, forward, update, y):
-    y = torch.from_numpy(y)
+def row(
+    package, forward, weights, zero_grad, update, set_rate, note, sampled=None
+):
+    """Returns a `Row`.
 
-    def step():
+    Args:
+        forward: Function of images that returns logits and the KL.
+        weights: The weights of the first layer, or their means.
+        zero_grad, update: Functions before and behind the gradients.
+        sampled: Scope in which the weights are samples, where an optimizer
+            makes them so.
+    """
+
+    def scope(**arguments):
+        return sampled(**arguments) if sampled else contextlib.nullcontext()
+
+    def backward(x, y):
         zero_grad()
-        logits, divergence = forward()
-        loss = functional.cross_entropy(logits, y) + divergence / EXAMPLES
+        logits, divergence = forward(torch.as_tensor(x))
+        loss = functional.cross_entropy(logits, torch.as_tensor(y).long())
+        loss = loss + divergence / EXAMPLES
         loss.backward()
+        return loss
+
+    def step(x, y):
+        with scope(train=True) if sampled else scope():
+            loss = backward(x, y)
         update()
         return loss.item()
 
-    return step
+    def logits(x):
+        with torch.no_grad(), scope():
+            return forward(torch.as_tensor(x))[0].numpy()
+
+    def gradient(x, y):
+        with scope():
+            backward(x, y)
+            return weights.grad.numpy().copy()
+
+    return Row(package, LOOP, step, logits, gradient, set_rate, note)

@@ -6,6 +6,7 @@ same keys and other numbers come from such operations, in torch_recorded.py.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -37,9 +38,12 @@ def is_recomputed(state: Any, following: Any) -> bool:
 def state_after(state: Any) -> Any:
     if is_recording(state):
         return torch_recorded.state_after(state)
-    following = state.clone()
-    following[2] += 1
-    return following
+    return state + _one_draw(state.device)
+
+
+@functools.cache
+def _one_draw(device: Any) -> Any:
+    return torch.tensor([0, 0, 1], device=device)
 
 
 def assign_state(variable: Any, state: Any, following: Any) -> None:
