@@ -59,7 +59,9 @@ class SampledWeight(PrunableWeight):
                 return self.noise()
 
         noises = backend.for_each_state(noise, states)
-        return ops.add(self.mean(), ops.multiply(self.std(), noises))
+        # Not by `ops.add`, which on tensorflow takes what looks like a bias for
+        # one and drops an axis of size 1 (Keras 3.15, tensorflow/numpy.py).
+        return self.mean() + self.std() * noises
 
     def held_sample(self) -> Any:
         """The same sample until the state of the seed changes, everywhere."""

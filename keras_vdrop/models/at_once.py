@@ -175,7 +175,7 @@ def is_possible(model: Any) -> bool:
         is_own
         and not has_states
         and not model.run_eagerly
-        and backend.is_accelerator(model.variables[0])
+        and any(map(backend.is_accelerator, model.variables[:1]))
     )
 
 

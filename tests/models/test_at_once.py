@@ -52,6 +52,13 @@ def dense():
     )
 
 
+def narrow():
+    """Kernels with axes of size 1."""
+    x = keras.Input((1,))
+    y = keras_vdrop.VariationalDense(2, rate=0.3)(x)
+    return keras.Model(x, keras_vdrop.VariationalDense(1)(y))
+
+
 def convolutional():
     return keras.Sequential(
         [
@@ -84,6 +91,7 @@ def attention():
 
 MODELS = {
     "dense": (dense, (6,)),
+    "narrow": (narrow, (1,)),
     "convolutional": (convolutional, (8, 8, 2)),
     "recurrent": (recurrent, (5,)),
     "attention": (attention, (4, 6)),
@@ -127,6 +135,17 @@ def test_weights_are_those_of_one_by_one(name, request):
         assert found == [("Vectorized", SAMPLES)]
     for before, after in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1), (1, 1), (3, 2)])
+def test_samples_have_an_axis_of_their_own(shape, count):
+    layer = keras_vdrop.VariationalDense(shape[1])
+    layer.build((None, shape[0]))
+    (weight,) = layer.random_weights
+    words = [[number, 7, 0] for number in range(count)]
+    states = backend.states_of(words, backend.SEED_DTYPE)
+    assert tuple(weight.samples(states).shape) == (count, *shape)
 
 
 @pytest.mark.parametrize("name", MODELS)
