@@ -21,6 +21,7 @@ own KL divided by the number of examples.
 Results are appended to a CSV file. Those in the file are not measured again.
 """
 
+import collections
 import importlib
 import logging
 import os
@@ -43,6 +44,8 @@ from shared.results import joined
 from shared.results import versions
 
 LEARNING_RATE = 1e-3
+# The default of our layers.
+RATE = 0.05
 NORMAL = "normal prior"
 # More of our models than a comparison of steps needs.
 MORE = {
@@ -135,8 +138,13 @@ def rows_of(framework, sizes):
     from our_models import our_rows
 
     libraries = *framework.LIBRARIES, *framework.OPTIMIZERS
+    # With the defaults of the layers, where `OURS` has the paper's.
+    ours = {
+        name: (method, note, noise and {**noise, "rate_speed": None})
+        for name, (method, note, noise) in {**OURS, **MORE}.items()
+    }
     rows = {
-        **our_rows(framework, sizes, {**OURS, **MORE}),
+        **our_rows(framework, sizes, ours, rate=RATE),
         **peers.peer_rows(framework, sizes, libraries),
     }
     # XLA for a CPU is not what users of tensorflow have by default.
@@ -159,16 +167,20 @@ def measure(row, data, test, options, seed):
 
 
 def report(results):
-    rows = results.select()
-    names = ("milliseconds", "error", "nll", "ece", "gradient_variance")
-    print(f"\n| model | seeds | {' | '.join(names)} |")
-    print(f"| {' | '.join(['---'] * (len(names) + 2))} |")
-    for model in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == model]
-        cells = [model, str(len(own))]
-        for name in names:
-            values = [float(row[name]) for row in own]
-            cells.append(f"{np.mean(values):.4g}")
+    names = ("milliseconds", "steps", "error", "nll", "ece")
+    heads = ["framework", "model", "seeds", *names, "gradient_variance"]
+    print(f"\n| {' | '.join(heads)} |")
+    print(f"| {' | '.join(['---'] * len(heads))} |")
+    groups = collections.defaultdict(list)
+    for row in results.select():
+        groups[row["framework"], row["model"]].append(row)
+    for group, rows in groups.items():
+        means = {
+            name: np.mean([float(row[name]) for row in rows])
+            for name in (*names, "gradient_variance")
+        }
+        cells = [*group, str(len(rows))]
+        cells += [f"{means[name]:.4g}" for name in means]
         print(f"| {' | '.join(cells)} |")
 
 
@@ -208,6 +220,7 @@ def main():
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             for name, row in rows_of(framework, sizes).items():
                 settings = {
+                    "framework": backend,
                     "model": name,
                     "seed": seed,
                     "data": options.data,

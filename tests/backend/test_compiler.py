@@ -146,3 +146,27 @@ def test_recorded_noise_has_tails():
 
     drawn = normal(torch.tensor(3), (2**23,), torch.float32, "cpu")
     assert 5.0 < drawn.abs().max() < 6.76
+
+
+def breaks_of_a_step(layer):
+    """How often a compiled `train_step` of Keras leaves its graph."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    model = keras.Sequential([keras.Input((3,)), layer])
+    model.compile("sgd", "mse")
+    x, y = torch.ones(4, 3), torch.ones(4, 2)
+    model.train_on_batch(x, y)
+    torch._dynamo.reset()
+    counters.clear()
+    step = torch.compile(lambda x, y: model.train_step((x, y)), backend="eager")
+    step(x, y)
+    step(x, y)
+    return sum(counters["graph_break"].values())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=ids)
+def test_a_training_step_breaks_as_often_as_without_noise(kind):
+    layer = keras_vdrop.VariationalDense(2, num_examples=8, **kind)
+    plain = breaks_of_a_step(keras.layers.Dense(2))
+    assert breaks_of_a_step(layer) == plain
