@@ -581,6 +581,44 @@ def test_prediction(tmp_path):
     assert [row["network"] for row in rows] == 3 * ["mlp"] + 3 * ["cnn"]
 
 
+def test_prediction_programs(run, tmp_path):
+    if keras.backend.backend() != "torch":
+        pytest.skip("tests/test_programs.py counts those of jax.")
+    options = ["--networks", "mlp", "--batch-sizes", 4, "--samples", 3]
+    run("benchmarks/prediction_programs.py", *options)
+    rows = read_rows(tmp_path / "programs_prediction_torch.csv")
+    counts = {(x["sampling"], x["way"]): int(x["operations"]) for x in rows}
+    for sampling in ("weights", "local"):
+        assert counts[sampling, "at once"] < counts[sampling, "in turn"]
+
+
+def test_benchmark_tables(run):
+    path = EXAMPLES.parent / "docs" / "performance" / "benchmark.csv"
+    out = run("benchmarks/benchmark_tables.py", path)
+    text = (path.parents[1] / "performance.md").read_text()
+    # The page has what the program prints.
+    for line in out.splitlines():
+        if line.startswith("| JAX, type A"):
+            assert line in text
+    assert "| JAX, type A" in out
+
+
+def test_equal_time(tmp_path):
+    options = ["--data", "digits", "--seconds", 0.05, "--seeds", 0]
+    options += ["--widths", 8, "--batch-size", 16, "--samples", 2]
+    name = "VariationalDense type A"
+    options += ["--draws", 2, "--models", "keras Dense", name]
+    out = start("benchmarks/equal_time.py", *options, folder=tmp_path)
+    if keras.backend.backend() == "jax":
+        assert "no peer" in out
+        return
+    plain, ours = read_rows(tmp_path / "equal_time.csv")
+    assert ours["model"] == name and f"| {name} | 1 |" in out
+    # Without noise the gradient of a minibatch is always the same.
+    variances = [float(row["gradient_variance"]) for row in (plain, ours)]
+    assert variances[0] < 1e-12 < variances[1]
+
+
 def test_sparse_kernels(tmp_path):
     name = "benchmarks/sparse_kernels.py"
     start(name, "--rounds", 2, "--largest", 800, folder=tmp_path)
