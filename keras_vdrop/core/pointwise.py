@@ -79,6 +79,28 @@ def one_way_limit(x: Any, limit: float) -> Any:
     return at_most(x, limit)
 
 
+def _limited_scale_gradient(
+    upstream: Any, log_alpha: Any, limit: float
+) -> tuple[Any]:
+    slope = times(_limited_scale(log_alpha, limit) * upstream, 0.5)
+    return (without_outward(slope, log_alpha, limit),)
+
+
+def _limited_scale(log_alpha: Any, limit: float) -> Any:
+    return ops.exp(times(at_most(log_alpha, limit), 0.5))
+
+
+@with_backward(_limited_scale_gradient)
+def limited_scale(log_alpha: Any, limit: float) -> Any:
+    """`sqrt(alpha)` with a log alpha of at most `limit`, as `one_way_limit`.
+
+    Of the logarithm, because a square root has no gradient once alpha
+    underflows. All of it is one function, whose parts would be most of the
+    time of a small layer.
+    """
+    return _limited_scale(log_alpha, limit)
+
+
 def _weight_variance_gradient(
     upstream: Any, log_alpha: Any, kernel: Any
 ) -> tuple[Any, Any]:

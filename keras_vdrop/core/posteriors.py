@@ -168,9 +168,10 @@ class Independent:
         """What the deviation follows from, for a value that broadcasts
         against some of the means.
         """
-        # exp(log_alpha / 2), because sqrt(exp(log_alpha)) has no gradient
-        # once alpha underflows.
-        return ops.exp(0.5 * self.noise_log_alpha(value, mean))
+        log_alpha = self.to_log_alpha(value, mean)
+        if self.log_limit is None:
+            return ops.exp(0.5 * log_alpha)
+        return pointwise.limited_scale(log_alpha, limit=self.log_limit)
 
     def std_of_scale(self, scale: Any, mean: Any) -> Any:
         """The deviation of each weight, with the sign of its mean."""

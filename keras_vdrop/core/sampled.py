@@ -94,10 +94,7 @@ class SampledWeight(PrunableWeight):
 
     def scales(self, inputs: Any, shape: Any = None) -> Any:
         """`xi ~ N(1, alpha)` for every input, or of a shape: type A noise."""
-        log_alpha = self.posterior.noise_log_alpha(
-            self.variable, self.mean_variable
-        )
-        std = ops.exp(0.5 * log_alpha)
+        std = self.posterior.scale(self.variable, self.mean_variable)
         if self.granularity == "input":
             std = self.axes.over_inputs(std, len(inputs.shape))
         dtype = at_least_float32(inputs.dtype)
