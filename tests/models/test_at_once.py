@@ -268,3 +268,39 @@ def test_new_weights_are_seen(sampling, accelerated):
 
 def test_a_cpu_draws_one_by_one():
     assert not backend.is_accelerator(dense().variables[0])
+
+
+class Interrupt(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("sampling", ["weights", "local"])
+def test_interrupted(sampling, accelerated, monkeypatch):
+    model, x = dense(), inputs((6,))
+    weights = model.get_weights()
+
+    def interrupt(*arguments, **options):
+        raise Interrupt
+
+    monkeypatch.setattr(at_once, "concatenate", interrupt)
+    with pytest.raises(Interrupt):
+        predict(model, x, sampling=sampling)
+    for before, after in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_named_inputs_and_several_outputs(request):
+    x = {name: keras.Input((size,), name=name) for name, size in SIZES.items()}
+    y = keras_vdrop.VariationalDense(4)(x["a"])
+    y = keras.layers.Concatenate()([y, x["b"]])
+    model = keras.Model(x, [keras_vdrop.VariationalDense(2)(y), y])
+    data = {name: inputs((size,)) for name, size in SIZES.items()}
+    expected = predict(model, data)
+    found = request.getfixturevalue("accelerated")
+    samples = predict(model, data)
+    assert found == [("Vectorized", SAMPLES)]
+    for one, other in zip(expected.samples, samples.samples, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+SIZES = {"a": 6, "b": 3}
