@@ -53,13 +53,13 @@ class Vectorized:
         compiled = bool(getattr(model, "jit_compile", True))
         self.function = backend.at_once(self._outputs, compiled)
 
-    def samples_in_memory(self, batch: Any) -> int:
-        """How many samples of a batch there may be at once."""
+    def samples_in_memory(self, batches: Sequence) -> int:
+        """How many samples of these batches there may be at once."""
         size = sum(
             _nbytes(weight.axes.kernel_shape, weight.variable.dtype)
             for weight in self.weights
         )
-        return _fitting(self.model, batch, size)
+        return _fitting(self.model, batches, size)
 
     def predict(self, batches: Sequence, samples: list, states: list) -> list:
         """The outputs of each sample, arrays with all examples.
@@ -113,8 +113,8 @@ class Folded:
         self.model = model
         self.states = states
 
-    def samples_in_memory(self, batch: Any) -> int:
-        return _fitting(self.model, batch, 0)
+    def samples_in_memory(self, batches: Sequence) -> int:
+        return _fitting(self.model, batches, 0)
 
     def predict(self, batches: Sequence, samples: list, states: list) -> list:
         del samples
@@ -179,11 +179,20 @@ def is_possible(model: Any) -> bool:
     )
 
 
-def _fitting(model: Any, batch: Any, size: int) -> int:
-    """How many samples fit, of so many bytes and what layers compute."""
-    arrays = [np.asarray(x) for x in keras.tree.flatten(batch)]
-    size += ARRAYS * _largest_output(model, arrays)
-    return max(1, LARGEST // max(size, 1))
+def _fitting(model: Any, batches: Sequence, size: int) -> int:
+    """How many samples fit: each of so many bytes, what layers compute for a
+    batch, and on the host the outputs for all batches.
+    """
+    arrays = [
+        [np.asarray(x) for x in keras.tree.flatten(batch)] for batch in batches
+    ]
+    computed = max(
+        max([x.nbytes for x in batch] + _outputs_bytes(model, batch))
+        for batch in arrays
+    )
+    outputs = getattr(model, "outputs", None) or []  # Of a subclass none.
+    fetched = sum(sum(_bytes_of(outputs, batch)) for batch in arrays)
+    return max(1, LARGEST // max(size + ARRAYS * computed, fetched, 1))
 
 
 def _split(outputs: Any) -> list:
@@ -195,21 +204,26 @@ def _split(outputs: Any) -> list:
     ]
 
 
-def _largest_output(model: Any, inputs: list) -> int:
-    """The bytes of the largest known output of a layer, for such inputs."""
-    rows = len(inputs[0])
-    # For sizes that the model does not know, such as the length of a sequence.
-    longest = max((max(x.shape[1:], default=1) for x in inputs), default=1)
-    found = [x.nbytes for x in inputs]
+def _outputs_bytes(model: Any, inputs: list) -> list[int]:
+    """The bytes of the outputs of each layer, where they are known."""
+    found = []
     for layer in every_layer(model):
         try:
-            tensors = keras.tree.flatten(layer.output)
+            found += _bytes_of(keras.tree.flatten(layer.output), inputs)
         except (AttributeError, ValueError):  # Never called on a symbol.
             continue
-        for tensor in tensors:
-            shape = [longest if n is None else n for n in tensor.shape[1:]]
-            found.append(_nbytes([rows, *shape], tensor.dtype))
-    return max(found)
+    return found
+
+
+def _bytes_of(tensors: Sequence, inputs: list) -> list[int]:
+    """The bytes that symbolic tensors of a model have with such inputs."""
+    # For sizes that the model does not know, such as the length of a sequence.
+    longest = max((max(x.shape[1:], default=1) for x in inputs), default=1)
+    found = []
+    for tensor in tensors:
+        shape = [longest if n is None else n for n in tensor.shape[1:]]
+        found.append(_nbytes([len(inputs[0]), *shape], tensor.dtype))
+    return found
 
 
 def _nbytes(shape: Sequence[int], dtype: Any) -> int:

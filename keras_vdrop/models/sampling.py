@@ -127,7 +127,7 @@ class Sampler:
     def _together(self, way: at_once.Way, part: Part) -> Iterator[Any]:
         """The outputs of each sample, as many at a time as fit."""
         weights = self.weights if self.mode == "weights" else []
-        most = min(map(way.samples_in_memory, part.batches))
+        most = way.samples_in_memory(part.batches)
         # Of as equal sizes as can be, because each is compiled.
         turns = -(-self.num_samples // most)
         for numbers in np.array_split(range(self.num_samples), turns):

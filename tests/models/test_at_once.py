@@ -195,6 +195,14 @@ def test_as_many_as_fit(monkeypatch, accelerated):
     assert max(numbers) - min(numbers) <= 1
 
 
+def test_outputs_of_all_examples_fit_on_the_host(monkeypatch, accelerated):
+    model, x = dense(), inputs((6,), rows=100)
+    # All outputs of one sample take 1,200 bytes, and a batch far fewer.
+    monkeypatch.setattr(at_once, "LARGEST", 3600)
+    predict(model, x, num_samples=9)
+    assert [number for _, number in accelerated] == [3, 3, 3]
+
+
 class Counting(keras.layers.Layer):
     """Its state changes from batch to batch."""
 
